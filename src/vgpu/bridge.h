@@ -1,0 +1,52 @@
+// The bridge: how Tonnage's shim inside a host process reaches the virtual driver.
+//
+// The driver exports only the driver's own symbols; the shim asks cuGetExportTable for kBridgeUuid and gets this table.
+// All functions may be called from any thread, never throw, and do nothing once recording has stopped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "record/event.h"
+
+namespace tonnage::vgpu {
+
+inline constexpr unsigned char kBridgeUuid[16] = {'t', 'o', 'n', 'n', 'a', 'g', 'e', '-', 'b', 'r', 'i', 'd', 'g', 'e', 0, 1};
+inline constexpr uint32_t kBridgeVersion = 1;
+
+struct Session;
+
+struct Bridge {
+  size_t struct_bytes;
+  uint32_t version;
+  const Session* session;  // read only for the shim; null outside a session
+
+  // Known content of device memory (vgpu/memory/content.h). Addresses and sizes in bytes.
+  // content_get: 1 and the bytes if all of [address, address + n) is known, else 0 and nothing written.
+  int (*content_get)(uint64_t address, void* out, size_t n);
+  void (*content_set)(uint64_t address, const void* bytes, size_t n);
+  void (*content_forget)(uint64_t address, size_t n);
+  int (*content_any)(uint64_t address, size_t n);  // 1 if any byte of the range is known (fast)
+
+  // While depth > 0 on a thread, kernels launched there belong to an operator whose outputs the shim accounts for; a launch
+  // outside makes the known content behind its pointer arguments unknown.
+  void (*operator_depth_add)(int delta);
+
+  // The next device-to-host read of 4 or 8 bytes of unknown content on this thread yields `value` (a data-dependent count).
+  // kept until used or until clear_posted_read.
+  void (*post_read)(int64_t value);
+  void (*clear_posted_read)();
+
+  // Record. intern_string: id of a string (0 for ""). intern_stack: id of a stack, innermost frame first.
+  uint32_t (*intern_string)(const char* text, size_t n);
+  uint32_t (*intern_stack)(const record::Frame* frames, size_t n);
+  // Fills process, thread, and time_ns if 0, then appends. The event's phase, step, op, stack and module are the caller's.
+  void (*emit)(const record::Event* event);
+  void (*flush)();  // writes the chunk in hand to the file
+
+  // What the driver itself asks the shim when it records an event of its own (unknown read, device allocation): the shim
+  // fills op, stack, module, phase and step of the thread. Null to unset.
+  void (*set_context_provider)(void (*fill)(record::Event* event));
+};
+
+}  // namespace tonnage::vgpu
