@@ -1,0 +1,12 @@
+# tonnage_library(NAME [LINK libraries…]): a static library tonnage_NAME of src/NAME/*.cpp (an interface library while it has none).
+function(tonnage_library name)
+  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  if(sources)
+    add_library(tonnage_${name} STATIC ${sources})
+    target_link_libraries(tonnage_${name} PUBLIC ${arg_LINK})
+  else()
+    add_library(tonnage_${name} INTERFACE)
+    target_link_libraries(tonnage_${name} INTERFACE ${arg_LINK})
+  endif()
+endfunction()
