@@ -47,6 +47,10 @@ struct Bridge {
   // What the driver itself asks the shim when it records an event of its own (unknown read, device allocation): the shim
   // fills op, stack, module, phase and step of the thread. Null to unset.
   void (*set_context_provider)(void (*fill)(record::Event* event));
+
+  // Whether host-to-device copies on this thread keep their bytes as known content: 1 yes, -1 no (large floating-point data:
+  // keeping it would only cost time), 0 the default (yes up to known_integer_bytes).
+  void (*set_upload_policy)(int policy);
 };
 
 }  // namespace tonnage::vgpu

@@ -1,0 +1,36 @@
+// The driver's own events in the record. Every function does nothing outside a session with a record.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "record/event.h"
+#include "vgpu/bridge.h"
+
+namespace tonnage::vgpu {
+
+struct Driver;
+
+void start_recording(Driver* driver);
+void record_device_alloc(int device, uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind);
+void record_device_free(int device, uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind);
+void record_host_alloc(uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind);
+void record_host_free(uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind);
+void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes);
+void record_context(int device, uint64_t modelled_bytes);
+void record_module_load(int device, uint64_t modelled_bytes, std::string_view name);
+void record_unknown_read(int device, uint64_t address, uint64_t bytes);
+void record_stub_call(const char* function);
+void record_message(std::string_view text, bool warning);
+void record_kernel_counts(Driver* driver);
+void stop_recording_in_child();  // after fork: the child has its own stream of chunks
+
+const Bridge* bridge();
+// The count that the shim posted for the next small unknown read on this thread; false: none. Taking it clears it.
+bool take_posted_read(int64_t* value);
+// Kernels launched now belong to an operator whose outputs the shim accounts for.
+bool inside_operator();
+// Bridge::set_upload_policy of this thread.
+int upload_policy();
+
+}  // namespace tonnage::vgpu

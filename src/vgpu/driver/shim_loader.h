@@ -1,0 +1,10 @@
+// Loads the shim (src/shim_torch) into a process that has PyTorch, so that operators, categories and lines are known even
+// where no Python runs. Without a fitting shim the program runs on and the record says what is missing.
+#pragma once
+
+namespace tonnage::vgpu {
+
+// Called once, at cuInit, with no lock held.
+void load_shim();
+
+}  // namespace tonnage::vgpu
