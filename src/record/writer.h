@@ -64,6 +64,7 @@ class Writer {
   friend void fork_parent();
   friend void fork_child();
   void begin_stream();          // the functions below need mutex_ held
+  void finish_locked();
   void append(const Event& event);
   void write_chunk(ChunkKind kind);
   bool write_whole(const uint8_t* bytes, size_t n);
@@ -82,7 +83,7 @@ class Writer {
   uint32_t pid_ = 0;
   uint32_t sequence_ = 0;
   std::atomic<uint32_t> next_thread_{1};
-  std::atomic<uint32_t> generation_{1};  // counts forks; a thread number is valid within one
+  std::atomic<uint32_t> generation_{0};  // of the stream; a thread number is valid within one
   uint64_t oldest_ns_ = 0;      // time of the first buffered event
   uint32_t event_count_ = 0;
   uint32_t strings_sent_ = 0, stacks_sent_ = 0;  // ids up to these are in the file
