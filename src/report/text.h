@@ -1,0 +1,28 @@
+// The report as text for a terminal or a log file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "analysis/report.h"
+
+namespace tonnage::report {
+
+struct TextOptions {
+  int width = 80;        // columns; less than 80 is taken as 80
+  bool color = false;
+  bool unicode = false;  // box and block characters; else plain ASCII
+};
+
+// For the file descriptor that the text will go to: width and colour of a terminal, NO_COLOR, COLUMNS, the locale's character set.
+TextOptions text_options_for(int fd);
+
+std::string render_text(const analysis::Report& report, const TextOptions& options);
+
+// The first line alone: "Fits: peak 9.71 GiB of 11.75 GiB, 2.04 GiB to spare".
+std::string headline(const analysis::Report& report);
+
+// "9.71 GiB", "512 B", "148.00 MiB": three significant digits or two decimals; GiB = 2^30.
+std::string format_bytes(uint64_t bytes);
+
+}  // namespace tonnage::report
