@@ -271,7 +271,8 @@ void Writer::append(const Event& event) {
 }
 
 void Writer::emit(const Event& event) {
-  if (!recording()) return;
+  // The writer says itself when a stream begins and ends: it alone knows about fork().
+  if (!recording() || event.kind == EventKind::kProcessStart || event.kind == EventKind::kProcessEnd) return;
   Event e = event;
   const Lock lock(mutex_);
   if (!recording()) return;

@@ -47,7 +47,8 @@ class Writer {
   uint32_t intern_stack(const Frame* frames, size_t n);
 
   // Appends an event: fills process and thread, and time_ns if it is 0. Writes a chunk when the buffer has reached
-  // kFlushBytes or its oldest event is kFlushAgeNs old.
+  // kFlushBytes or its oldest event is kFlushAgeNs old. kProcessStart and kProcessEnd are written by the writer itself, since
+  // it alone knows about fork(); a caller's are ignored.
   void emit(const Event& event);
   void flush();   // writes what is buffered, in one chunk; call at steps and when memory ran out
   void finish();  // writes the last chunk: the process leaves in good order. Later events start further chunks.
