@@ -191,7 +191,4 @@ inline constexpr uint64_t kTicksPerUnit = 8;
 inline constexpr double kMillisecondsPerUnit = 0.4;
 inline void advance(Stream* stream) { stream->ticks.fetch_add(1, std::memory_order_relaxed); }
 
-// Capture (graph.cpp). If the stream is capturing, the work belongs into a graph instead of running now.
-bool is_capturing(Stream* stream);
-
 }  // namespace tonnage::vgpu

@@ -1,0 +1,105 @@
+#include "vgpu/driver/small_memory.h"
+
+#include "vgpu/driver/recording.h"
+
+namespace tonnage::vgpu {
+namespace {
+
+constexpr uint64_t kSmallAlign = 512;
+
+// One shared block: which of its 512-byte units are taken.
+struct SmallBlock {
+  Context* context = nullptr;
+  std::map<uint64_t, uint64_t> free_ranges;  // offset -> bytes
+  uint64_t used_bytes = 0;
+};
+
+// By the block's address; guarded by the mutex below, which is taken before Driver::memory_mutex.
+std::mutex& blocks_mutex() {
+  static std::mutex& mutex = *new std::mutex;
+  return mutex;
+}
+std::map<uint64_t, SmallBlock>& blocks() {
+  static auto& all = *new std::map<uint64_t, SmallBlock>;
+  return all;
+}
+
+}  // namespace
+
+CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out) {
+  const uint64_t size = round_up(bytes, kSmallAlign);
+  std::lock_guard lock(blocks_mutex());
+  auto place = [&](uint64_t base, SmallBlock& block) {
+    for (auto it = block.free_ranges.begin(); it != block.free_ranges.end(); ++it) {
+      if (it->second < size) continue;
+      const uint64_t offset = it->first, rest = it->second - size;
+      block.free_ranges.erase(it);
+      if (rest) block.free_ranges[offset + size] = rest;
+      block.used_bytes += size;
+      Allocation allocation;
+      allocation.address = base + offset;
+      allocation.requested_bytes = bytes;
+      allocation.context = context;
+      allocation.device = context->device;
+      allocation.buffer_id = driver()->new_id();
+      add_allocation(allocation);
+      *out = allocation.address;
+      return true;
+    }
+    return false;
+  };
+  for (auto& [base, block] : blocks())
+    if (block.context == context && place(base, block)) return CUDA_SUCCESS;
+  CUdeviceptr base = 0;
+  const CUresult result = allocate_device_memory(context->device, context, kGranule, record::DeviceMemoryKind::kPlain, &base);
+  if (result != CUDA_SUCCESS) return result;
+  Allocation whole;
+  remove_allocation(base, &whole);  // its parts are known by themselves
+  SmallBlock& block = blocks()[base];
+  block.context = context;
+  block.free_ranges[0] = kGranule;
+  place(base, block);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_small(const Allocation& allocation) {
+  std::lock_guard lock(blocks_mutex());
+  auto it = blocks().upper_bound(allocation.address);
+  if (it == blocks().begin()) return CUDA_ERROR_INVALID_VALUE;
+  --it;
+  const uint64_t base = it->first;
+  SmallBlock& block = it->second;
+  if (allocation.address >= base + kGranule) return CUDA_ERROR_INVALID_VALUE;
+  Allocation removed;
+  if (!remove_allocation(allocation.address, &removed)) return CUDA_ERROR_INVALID_VALUE;
+  Driver* state = driver();
+  uint64_t offset = allocation.address - base, size = round_up(removed.requested_bytes, kSmallAlign);
+  state->content.forget(allocation.address, size);
+  block.used_bytes -= size;
+  auto next = block.free_ranges.lower_bound(offset);
+  if (next != block.free_ranges.end() && offset + size == next->first) {
+    size += next->second;
+    next = block.free_ranges.erase(next);
+  }
+  if (next != block.free_ranges.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      offset = before->first;
+      size += before->second;
+      block.free_ranges.erase(before);
+    }
+  }
+  block.free_ranges[offset] = size;
+  if (block.used_bytes > 0) return CUDA_SUCCESS;
+  Device* device = removed.device;
+  blocks().erase(it);
+  {
+    std::lock_guard memory_lock(state->memory_mutex);
+    device->addresses->release(base, kGranule);
+  }
+  refund_device(device, kGranule);
+  record_device_free(device->index, base, kGranule, record::DeviceMemoryKind::kPlain);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace tonnage::vgpu
