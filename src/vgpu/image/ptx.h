@@ -1,0 +1,19 @@
+// PTX text: what a just-in-time compiler would be given. Nothing is compiled; a scan finds the kernels, their parameters,
+// launch bounds, static shared memory and module variables. Registers and code size are estimates and marked so.
+// Source: the PTX ISA manual ("Directives").
+#pragma once
+
+#include "vgpu/image/cubin.h"
+
+namespace tonnage::vgpu::image {
+
+// Whether the text begins like PTX (white space and comments, then .version).
+bool looks_like_ptx(Bytes text);
+
+// Reads .target: false where there is none. sm_90a: 90 and kArchSpecific.
+bool ptx_target(std::string_view text, int* sm, ArchSuffix* suffix);
+
+// `device_sm` becomes the kernels' binary version. Returns kSuccess, kInvalidPtx or kOutOfMemory; never throws.
+int parse_ptx(Bytes text, int device_sm, CodeInfo* out);
+
+}  // namespace tonnage::vgpu::image
