@@ -8,12 +8,14 @@
 #include "vgpu/driver/state.h"
 
 namespace tonnage::vgpu {
+
+using Fact = record::Event;  // Event alone is a CUDA event here
+
 namespace {
 
-using record::Event;
 using record::EventKind;
 
-std::atomic<void (*)(Event*)> g_context_provider{nullptr};
+std::atomic<void (*)(Fact*)> g_context_provider{nullptr};
 thread_local int t_operator_depth = 0;
 thread_local bool t_has_posted_read = false;
 thread_local int64_t t_posted_read = 0;
@@ -21,14 +23,14 @@ thread_local int t_upload_policy = 0;
 
 record::Writer& writer() { return record::process_writer(); }
 
-Event make_event(EventKind kind, int device) {
-  Event event;
+Fact make_event(EventKind kind, int device) {
+  Fact event;
   event.kind = kind;
   event.device = static_cast<uint8_t>(device);
   return event;
 }
 
-void emit_with_context(Event& event) {
+void emit_with_context(Fact& event) {
   if (!writer().recording()) return;
   if (auto fill = g_context_provider.load(std::memory_order_acquire)) fill(&event);
   writer().emit(event);
@@ -58,14 +60,14 @@ void bridge_post_read(int64_t value) {
 void bridge_clear_posted_read() { t_has_posted_read = false; }
 uint32_t bridge_intern_string(const char* text, size_t n) { return writer().intern_string(text, n); }
 uint32_t bridge_intern_stack(const record::Frame* frames, size_t n) { return writer().intern_stack(frames, n); }
-void bridge_emit(const Event* event) {
+void bridge_emit(const Fact* event) {
   // Memory that PyTorch hands out anew has no known content.
   if (event->kind == EventKind::kAlloc)
     if (Driver* state = driver()) state->content.forget(event->address, event->size_bytes);
   writer().emit(*event);
 }
 void bridge_flush() { writer().flush(); }
-void bridge_set_context_provider(void (*fill)(Event*)) { g_context_provider.store(fill, std::memory_order_release); }
+void bridge_set_context_provider(void (*fill)(Fact*)) { g_context_provider.store(fill, std::memory_order_release); }
 void bridge_set_upload_policy(int policy) { t_upload_policy = policy; }
 
 Bridge g_bridge = {sizeof(Bridge),       kBridgeVersion,       nullptr,           bridge_get,
@@ -81,7 +83,7 @@ void start_recording(Driver* state) {
   g_bridge.session = state->session;
   if (state->session->record_path[0] == 0) return;
   if (!writer().open(state->session->record_path, state->session->start_ns)) return;
-  Event event = make_event(EventKind::kProcessStart, 0);
+  Fact event = make_event(EventKind::kProcessStart, 0);
   event.value = static_cast<uint64_t>(state->pid);
   char command[512] = {};
   if (FILE* file = fopen("/proc/self/cmdline", "re")) {
@@ -97,55 +99,55 @@ void start_recording(Driver* state) {
 void stop_recording_in_child() { g_context_provider.store(nullptr); }
 
 void record_device_alloc(int device, uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind) {
-  Event event = make_event(EventKind::kDeviceAlloc, device);
+  Fact event = make_event(EventKind::kDeviceAlloc, device);
   event.address = address;
   event.size_bytes = bytes;
   event.value = static_cast<uint64_t>(kind);
   emit_with_context(event);
 }
 void record_device_free(int device, uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind) {
-  Event event = make_event(EventKind::kDeviceFree, device);
+  Fact event = make_event(EventKind::kDeviceFree, device);
   event.address = address;
   event.size_bytes = bytes;
   event.value = static_cast<uint64_t>(kind);
   emit_with_context(event);
 }
 void record_host_alloc(uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind) {
-  Event event = make_event(EventKind::kHostAlloc, 0);
+  Fact event = make_event(EventKind::kHostAlloc, 0);
   event.address = address;
   event.size_bytes = bytes;
   event.value = static_cast<uint64_t>(kind);
   emit_with_context(event);
 }
 void record_host_free(uint64_t address, uint64_t bytes, record::DeviceMemoryKind kind) {
-  Event event = make_event(EventKind::kHostFree, 0);
+  Fact event = make_event(EventKind::kHostFree, 0);
   event.address = address;
   event.size_bytes = bytes;
   event.value = static_cast<uint64_t>(kind);
   emit_with_context(event);
 }
 void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes) {
-  Event event = make_event(EventKind::kDeviceOom, device);
+  Fact event = make_event(EventKind::kDeviceOom, device);
   event.size_bytes = requested_bytes;
   event.value = free_bytes;
   emit_with_context(event);
   writer().flush();
 }
 void record_context(int device, uint64_t modelled_bytes) {
-  Event event = make_event(EventKind::kContext, device);
+  Fact event = make_event(EventKind::kContext, device);
   event.size_bytes = modelled_bytes;
   event.flags = record::kEventModelled;
   emit_with_context(event);
 }
 void record_module_load(int device, uint64_t modelled_bytes, std::string_view name) {
-  Event event = make_event(EventKind::kModuleLoad, device);
+  Fact event = make_event(EventKind::kModuleLoad, device);
   event.size_bytes = modelled_bytes;
   event.flags = record::kEventModelled;
   event.name = writer().intern_string(name.data(), name.size());
   emit_with_context(event);
 }
 void record_unknown_read(int device, uint64_t address, uint64_t bytes) {
-  Event event = make_event(EventKind::kUnknownRead, device);
+  Fact event = make_event(EventKind::kUnknownRead, device);
   event.address = address;
   event.size_bytes = bytes;
   emit_with_context(event);
@@ -158,19 +160,19 @@ void record_stub_call(const char* function) {
     std::lock_guard lock(mutex);
     if (!seen.insert(function).second) return;
   }
-  Event event = make_event(EventKind::kStubCall, 0);
+  Fact event = make_event(EventKind::kStubCall, 0);
   event.name = writer().intern_string(function);
   emit_with_context(event);
 }
 void record_message(std::string_view text, bool warning) {
-  Event event = make_event(EventKind::kMessage, 0);
+  Fact event = make_event(EventKind::kMessage, 0);
   event.name = writer().intern_string(text.data(), text.size());
   event.value = warning ? 1 : 0;
   emit_with_context(event);
 }
 void record_kernel_counts(Driver* state) {
   for (auto& device : state->devices) {
-    Event event = make_event(EventKind::kKernelCount, device->index);
+    Fact event = make_event(EventKind::kKernelCount, device->index);
     event.value = device->launches.load();
     emit_with_context(event);
   }

@@ -15,7 +15,9 @@ constexpr uint8_t kOtherKernel = 0x10;      // STO_CUDA_ENTRY
 constexpr uint8_t kOtherManaged = 0x04;     // STO_CUDA_MANAGED
 constexpr uint32_t kTypeInfo = SHT_LOPROC;  // SHT_CUDA_INFO
 constexpr uint32_t kTypeCompat = SHT_LOPROC + 0x86;
-constexpr uint32_t kSystemSharedBytes = 1024;  // per block, from 9.0 on part of .nv.shared's layout
+// Per block, for the system. From sm_90 on compilers lay it out at the start of .nv.shared; before, the driver adds it.
+constexpr uint32_t kSystemSharedBytes = 1024;
+constexpr int kFirstSmWithSystemShared = 90;
 constexpr uint64_t kMaxSections = 1u << 22;
 
 enum InfoAttribute : uint8_t {
@@ -87,7 +89,6 @@ struct Parser {
     size_t kernel, first, count;
   };
   std::vector<ParamRange> param_ranges;
-  bool system_shared_in_layout = false;
   int virtual_sm = 0;
   uint64_t user_constant_bytes = 0;
 
@@ -154,7 +155,6 @@ struct Parser {
   void read_sections() {
     for (const Elf64_Shdr& section : sections) {
       const std::string_view name = section_name(section);
-      if (name == ".nv.shared.reserved.0") system_shared_in_layout = true;
       if (name == ".note.nv.cuinfo") {
         // Note header (12), "NVIDIA Corp\0" (12), then version and virtual architecture, 16 bits each.
         uint16_t value;
@@ -228,7 +228,7 @@ struct Parser {
         read_kernel_info(contents(section), kernel);
       } else if (starts_with(name, ".nv.shared.")) {
         uint64_t bytes = section.sh_size;
-        if (system_shared_in_layout) bytes -= std::min<uint64_t>(bytes, kSystemSharedBytes);
+        if (out->sm >= kFirstSmWithSystemShared) bytes -= std::min<uint64_t>(bytes, kSystemSharedBytes);
         kernel->static_shared_bytes = static_cast<uint32_t>(bytes);
       }
     }

@@ -4,9 +4,16 @@ namespace tonnage::vgpu {
 
 uint64_t RegionSource::take(uint64_t bytes) {
   const uint64_t size = round_up(bytes, kRegion);
-  if (size < bytes || size > next_ - bottom_) return 0;
+  if (size < bytes || size > next_ - low_) return 0;
   next_ -= size;
   return next_;
+}
+
+uint64_t RegionSource::take_low(uint64_t bytes) {
+  const uint64_t size = round_up(bytes, kRegion);
+  if (size < bytes || size > next_ - low_) return 0;
+  low_ += size;
+  return low_ - size;
 }
 
 uint64_t AddressSpace::allocate(uint64_t bytes) {

@@ -20,15 +20,18 @@ inline constexpr uint64_t kRegion = 32ull << 20;
 class RegionSource {
  public:
   // [bottom, top), both multiples of kRegion.
-  RegionSource(uint64_t bottom, uint64_t top) : bottom_(bottom), top_(top), next_(top) {}
+  RegionSource(uint64_t bottom, uint64_t top) : bottom_(bottom), top_(top), next_(top), low_(bottom) {}
   // The start of `bytes` (rounded up to whole regions); 0 when the address space is used up.
   uint64_t take(uint64_t bytes);
+  // The same from the other end, for what must not disturb the order of allocations (modules' variables, pools' bookkeeping).
+  uint64_t take_low(uint64_t bytes);
   bool contains(uint64_t address) const { return address >= bottom_ && address < top_; }
   uint64_t bottom() const { return bottom_; }
   uint64_t top() const { return top_; }
 
  private:
-  uint64_t bottom_, top_, next_;
+  uint64_t bottom_, top_, next_;  // [bottom_, low_) and [next_, top_) are taken
+  uint64_t low_;
 };
 
 // Addresses of one device. Not thread-safe.

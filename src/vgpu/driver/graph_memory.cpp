@@ -1,0 +1,294 @@
+// Memory that graphs own (allocation and free nodes) and the per-device pool that it comes from.
+//
+// An allocation node's address is fixed when the node is made; the card's memory is taken when the graph is first uploaded or
+// launched and stays reserved until cuDeviceGraphMemTrim. Graphs run one after another here, so all of them share the same
+// memory, except for allocations that outlive their launch. Source: CUDA Programming Guide, "Graph Memory Nodes".
+#include <algorithm>
+#include <atomic>
+
+#include "vgpu/driver/graph_types.h"
+#include "vgpu/driver/recording.h"
+#include "vgpu/driver/virtual_memory.h"
+
+namespace tonnage::vgpu {
+namespace {
+
+struct GraphAllocation {
+  uint64_t requested = 0, range_bytes = 0, counted = 0;
+  const Graph* owner = nullptr;  // compared only
+  Device* device = nullptr;
+  bool freed_in_owner = false, freed_elsewhere = false;  // by a free node
+  bool live = false;                                     // launched and not freed yet
+  int holders = 0;                                       // the owner and its executable graph
+};
+
+struct Chunk {
+  uint64_t address, bytes;
+};
+struct DevicePool {
+  std::vector<Chunk> chunks;
+  uint64_t reserved = 0, reserved_high = 0, live = 0, used_high = 0;
+  std::unordered_set<GraphExec*> mapped;
+
+  uint64_t transient() const {
+    uint64_t most = 0;
+    for (const GraphExec* exec : mapped) most = std::max(most, exec->transient_bytes);
+    return most;
+  }
+  uint64_t used() const { return std::min(reserved, round_up(live + transient(), kGranule)); }
+  void note() {
+    reserved_high = std::max(reserved_high, reserved);
+    used_high = std::max(used_high, used());
+  }
+};
+
+struct State {
+  std::map<uint64_t, GraphAllocation> allocations;
+  std::unordered_map<Device*, DevicePool> pools;
+};
+State& state_of_graphs() {
+  static State* instance = new State;
+  return *instance;
+}
+std::atomic<size_t> g_allocations{0};  // lets cuMemFree pass without the lock
+
+void drop_if_unused(std::map<uint64_t, GraphAllocation>::iterator it) {
+  if (it->second.live || it->second.holders > 0) return;
+  release_range(it->first, it->second.range_bytes);
+  state_of_graphs().allocations.erase(it);
+  g_allocations.store(state_of_graphs().allocations.size());
+}
+
+void end_life(std::map<uint64_t, GraphAllocation>::iterator it) {
+  GraphAllocation& allocation = it->second;
+  if (!allocation.live) return;
+  allocation.live = false;
+  state_of_graphs().pools[allocation.device].live -= allocation.counted;
+  Allocation removed;
+  remove_allocation(it->first, &removed);
+  driver()->content.forget(it->first, allocation.requested);
+}
+
+// Calls `use` with every allocation or free node, in the order of execution.
+template <class Use>
+void each_memory_node(const Graph& graph, Use use) {
+  std::vector<GraphNode*> order;
+  topological_order(graph, &order, nullptr);
+  for (GraphNode* node : order) {
+    const CUgraphNodeType type = type_of(node->params);
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE) use(*node);
+    if (const auto* child = std::get_if<ChildParams>(&node->params)) each_memory_node(*child->graph, use);
+    if (const auto* conditional = std::get_if<ConditionalParams>(&node->params))
+      for (const auto& body : conditional->bodies) each_memory_node(*body, use);
+  }
+}
+
+}  // namespace
+
+CUresult reserve_graph_allocation(Graph* graph, AllocParams* params) {
+  if (params->pool.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (params->pool.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (params->pool.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  Device* device = driver()->device(params->pool.location.id);
+  if (!device || params->bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (params->bytes > driver()->account.total(device->physical)) return CUDA_ERROR_OUT_OF_MEMORY;
+  GraphAllocation allocation;
+  allocation.requested = params->bytes;
+  allocation.range_bytes = round_up(params->bytes, kGranule);
+  allocation.counted = round_up(params->bytes, kPoolUnit);
+  allocation.owner = graph;
+  allocation.device = device;
+  allocation.holders = 1;
+  params->address = reserve_range(allocation.range_bytes);
+  if (!params->address) return CUDA_ERROR_OUT_OF_MEMORY;
+  state_of_graphs().allocations[params->address] = allocation;
+  g_allocations.store(state_of_graphs().allocations.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult check_graph_free(Graph* graph, CUdeviceptr address) {
+  auto& allocations = state_of_graphs().allocations;
+  const auto it = allocations.find(address);
+  if (it == allocations.end() || it->second.freed_in_owner) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& node : graph->nodes)
+    if (const auto* other = std::get_if<FreeParams>(&node->params); other && other->address == address)
+      return CUDA_ERROR_INVALID_VALUE;
+  const bool own = it->second.owner == graph;
+  if (own && it->second.freed_elsewhere) return CUDA_ERROR_INVALID_VALUE;
+  (own ? it->second.freed_in_owner : it->second.freed_elsewhere) = true;
+  return CUDA_SUCCESS;
+}
+
+void forget_graph_allocations(const Graph& graph) {
+  auto& allocations = state_of_graphs().allocations;
+  for (const auto& node : graph.nodes) {
+    const auto* alloc = std::get_if<AllocParams>(&node->params);
+    const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
+    if (it == allocations.end()) continue;
+    it->second.holders--;
+    drop_if_unused(it);
+  }
+}
+
+void measure_graph_memory(GraphExec* exec) {
+  uint64_t now = 0, most = 0;
+  std::unordered_map<CUdeviceptr, uint64_t> inside;
+  auto& allocations = state_of_graphs().allocations;
+  each_memory_node(*exec->graph, [&](const GraphNode& node) {
+    exec->has_memory = true;
+    if (const auto* alloc = std::get_if<AllocParams>(&node.params)) {
+      const auto it = allocations.find(alloc->address);
+      if (it == allocations.end()) return;
+      it->second.holders++;
+      exec->device = it->second.device;
+      inside[alloc->address] = it->second.counted;
+      now += it->second.counted;
+      most = std::max(most, now);
+    } else if (const auto it = inside.find(std::get<FreeParams>(node.params).address); it != inside.end()) {
+      now -= it->second;
+      inside.erase(it);
+    }
+  });
+  exec->transient_bytes = most;
+}
+
+CUresult begin_graph_launch(GraphExec* exec) {
+  if (!exec->has_memory) return CUDA_SUCCESS;
+  auto& allocations = state_of_graphs().allocations;
+  CUresult result = CUDA_SUCCESS;
+  each_memory_node(*exec->graph, [&](const GraphNode& node) {
+    const auto* alloc = std::get_if<AllocParams>(&node.params);
+    const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
+    if (it == allocations.end() || !it->second.live) return;
+    if (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) end_life(it);
+    else result = CUDA_ERROR_INVALID_VALUE;
+  });
+  return result;
+}
+
+CUresult prepare_graph_memory(GraphExec* exec) {
+  if (!exec->has_memory || !exec->device) return CUDA_SUCCESS;
+  DevicePool& pool = state_of_graphs().pools[exec->device];
+  const uint64_t needed = round_up(pool.live + std::max(exec->transient_bytes, pool.transient()), kPoolChunk);
+  if (needed > pool.reserved) {
+    const uint64_t bytes = needed - pool.reserved;
+    if (!charge_device(exec->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t address = reserve_range(bytes);
+    if (!address) {
+      refund_device(exec->device, bytes);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pool.chunks.push_back({address, bytes});
+    pool.reserved += bytes;
+    record_device_alloc(exec->device->index, address, bytes, record::DeviceMemoryKind::kGraph);
+  }
+  pool.mapped.insert(exec);
+  exec->mapped = true;
+  pool.note();
+  return CUDA_SUCCESS;
+}
+
+void run_graph_alloc(GraphExec*, const AllocParams& params) {
+  GraphLock lock;
+  auto& allocations = state_of_graphs().allocations;
+  const auto it = allocations.find(params.address);
+  if (it == allocations.end() || it->second.live) return;
+  it->second.live = true;
+  DevicePool& pool = state_of_graphs().pools[it->second.device];
+  pool.live += it->second.counted;
+  Allocation allocation;
+  allocation.address = params.address;
+  allocation.requested_bytes = params.bytes;
+  allocation.kind = record::DeviceMemoryKind::kGraph;
+  allocation.device = it->second.device;
+  allocation.buffer_id = driver()->new_id();
+  allocation.owned_elsewhere = true;
+  add_allocation(allocation);
+}
+
+void run_graph_free(CUdeviceptr address) {
+  GraphLock lock;
+  auto& allocations = state_of_graphs().allocations;
+  const auto it = allocations.find(address);
+  if (it == allocations.end()) return;
+  end_life(it);
+  drop_if_unused(it);
+}
+
+bool free_graph_memory(CUdeviceptr address) {
+  if (g_allocations.load(std::memory_order_relaxed) == 0) return false;
+  GraphLock lock;
+  auto& allocations = state_of_graphs().allocations;
+  const auto it = allocations.find(address);
+  if (it == allocations.end() || !it->second.live || it->second.freed_in_owner) return false;
+  end_life(it);
+  drop_if_unused(it);
+  return true;
+}
+
+void release_graph_memory(GraphExec* exec) {
+  if (!exec->has_memory) return;
+  if (exec->device) state_of_graphs().pools[exec->device].mapped.erase(exec);
+  auto& allocations = state_of_graphs().allocations;
+  each_memory_node(*exec->graph, [&](const GraphNode& node) {
+    const auto* alloc = std::get_if<AllocParams>(&node.params);
+    const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
+    if (it == allocations.end()) return;
+    it->second.holders--;
+    drop_if_unused(it);
+  });
+}
+
+}  // namespace tonnage::vgpu
+
+using namespace tonnage::vgpu;
+
+VGPU_API cuDeviceGraphMemTrim(CUdevice handle) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  GraphLock lock;
+  DevicePool& pool = state_of_graphs().pools[device];
+  for (GraphExec* exec : pool.mapped) exec->mapped = false;
+  pool.mapped.clear();
+  while (!pool.chunks.empty() && pool.reserved - pool.chunks.back().bytes >= pool.live) {
+    const Chunk chunk = pool.chunks.back();
+    pool.chunks.pop_back();
+    pool.reserved -= chunk.bytes;
+    release_range(chunk.address, chunk.bytes);
+    refund_device(device, chunk.bytes);
+    record_device_free(device->index, chunk.address, chunk.bytes, tonnage::record::DeviceMemoryKind::kGraph);
+  }
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuDeviceGetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute, void* value) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  GraphLock lock;
+  const DevicePool& pool = state_of_graphs().pools[device];
+  auto* out = static_cast<cuuint64_t*>(value);
+  switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *out = pool.used(); return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *out = pool.used_high; return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *out = pool.reserved; return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *out = pool.reserved_high; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+VGPU_API cuDeviceSetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute, void* value) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!value || *static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;  // marks can only be reset
+  GraphLock lock;
+  DevicePool& pool = state_of_graphs().pools[device];
+  switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: pool.used_high = pool.used(); return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: pool.reserved_high = pool.reserved; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}

@@ -1,0 +1,63 @@
+// Modules, libraries and kernels: machine code that the host handed over, and what is asked about it.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "vgpu/card/kernel_attributes.h"
+#include "vgpu/driver/state.h"
+#include "vgpu/image/image.h"
+
+namespace tonnage::vgpu {
+
+inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656;
+
+// A kernel of a module. One object serves as CUfunction and as CUkernel: a launch takes either.
+struct Function {
+  uint32_t magic = kFunctionMagic;
+  struct Module* module = nullptr;
+  const image::KernelInfo* info = nullptr;  // for the device of the module; lives as long as the module
+  const char* name = "";                    // NUL-terminated, owned by the module
+  std::atomic<bool> resident{false};        // its code is on the card's account
+  std::mutex mutex;                         // settings
+  KernelSettings settings;
+  // cuFuncSetBlockShape and cuParamSet* of the oldest interface.
+  unsigned block_shape[3] = {1, 1, 1};
+  unsigned shared_size = 0;
+};
+
+// A loaded image: CUmodule and CUlibrary alike (a library's modules are made from it on demand; here they are one).
+struct Module {
+  uint32_t magic = kModuleMagic;
+  Context* context = nullptr;  // null: a library, not bound to a context
+  Device* device = nullptr;    // whose code was chosen
+  std::unique_ptr<image::Module> image;
+  int open_status = 0;         // why `image` is null: reported when something in it is first needed
+  bool is_library = false;
+  std::mutex mutex;
+  std::unordered_map<std::string, std::unique_ptr<Function>> functions;
+  struct Variable {
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+  };
+  std::unordered_map<std::string, Variable> variables;
+  std::atomic<bool> data_resident{false};
+};
+
+// For the runtime's private tables: a module of the current context from a wrapper, fat binary, cubin or PTX.
+CUresult load_module(const void* image, CUmodule* out);
+
+Module* to_module(const void* handle);      // a CUmodule or CUlibrary; null if it is neither
+Function* to_function(const void* handle);  // a CUfunction or CUkernel; null if it is neither
+
+// The kernel by name; CUDA_ERROR_NOT_FOUND, or why the image cannot be used on this device.
+CUresult find_kernel(Module* module, const char* name, Function** out);
+
+// The kernel's code becomes resident on its card at its first launch (lazy loading); charged as modelled memory.
+void make_resident(Function* function);
+
+}  // namespace tonnage::vgpu
