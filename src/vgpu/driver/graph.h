@@ -52,7 +52,7 @@ CUresult capture_event_record(Stream* stream, Event* event, unsigned flags);
 // *handled false: neither, wait as usual.
 CUresult capture_event_wait(Stream* stream, Event* event, unsigned flags, bool* handled);
 // Stream-ordered allocation inside a capture (pool.cpp).
-CUresult capture_mem_alloc(Stream* stream, CUmemoryPool pool, size_t bytes, CUdeviceptr* out);
+CUresult capture_mem_alloc(Stream* stream, const CUmemPoolProps& pool, size_t bytes, CUdeviceptr* out);
 CUresult capture_mem_free(Stream* stream, CUdeviceptr address);
 // An event recorded outside a capture leaves its captured state; called by cuEventRecord on a stream that runs.
 void capture_forget_event(Event* event);

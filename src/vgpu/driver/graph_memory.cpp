@@ -27,15 +27,12 @@ struct Chunk {
 };
 struct DevicePool {
   std::vector<Chunk> chunks;
-  uint64_t reserved = 0, reserved_high = 0, live = 0, used_high = 0;
+  uint64_t reserved = 0, reserved_high = 0, used_high = 0;
+  uint64_t live = 0;  // allocations that outlive their launch
+  uint64_t peak = 0;  // most that a launch needed, while a graph that launched is still there
   std::unordered_set<GraphExec*> mapped;
 
-  uint64_t transient() const {
-    uint64_t most = 0;
-    for (const GraphExec* exec : mapped) most = std::max(most, exec->transient_bytes);
-    return most;
-  }
-  uint64_t used() const { return std::min(reserved, round_up(live + transient(), kGranule)); }
+  uint64_t used() const { return std::min(reserved, round_up(std::max(live, peak), kGranule)); }
   void note() {
     reserved_high = std::max(reserved_high, reserved);
     used_high = std::max(used_high, used());
@@ -169,9 +166,9 @@ CUresult begin_graph_launch(GraphExec* exec) {
 CUresult prepare_graph_memory(GraphExec* exec) {
   if (!exec->has_memory || !exec->device) return CUDA_SUCCESS;
   DevicePool& pool = state_of_graphs().pools[exec->device];
-  const uint64_t needed = round_up(pool.live + std::max(exec->transient_bytes, pool.transient()), kPoolChunk);
+  const uint64_t needed = pool.live + exec->transient_bytes;
   if (needed > pool.reserved) {
-    const uint64_t bytes = needed - pool.reserved;
+    const uint64_t bytes = round_up(needed, kPoolChunk) - pool.reserved;
     if (!charge_device(exec->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t address = reserve_range(bytes);
     if (!address) {
@@ -183,7 +180,7 @@ CUresult prepare_graph_memory(GraphExec* exec) {
     record_device_alloc(exec->device->index, address, bytes, record::DeviceMemoryKind::kGraph);
   }
   pool.mapped.insert(exec);
-  exec->mapped = true;
+  pool.peak = std::max(pool.peak, needed);
   pool.note();
   return CUDA_SUCCESS;
 }
@@ -228,7 +225,11 @@ bool free_graph_memory(CUdeviceptr address) {
 
 void release_graph_memory(GraphExec* exec) {
   if (!exec->has_memory) return;
-  if (exec->device) state_of_graphs().pools[exec->device].mapped.erase(exec);
+  if (exec->device) {
+    DevicePool& pool = state_of_graphs().pools[exec->device];
+    pool.mapped.erase(exec);
+    if (pool.mapped.empty()) pool.peak = 0;
+  }
   auto& allocations = state_of_graphs().allocations;
   each_memory_node(*exec->graph, [&](const GraphNode& node) {
     const auto* alloc = std::get_if<AllocParams>(&node.params);
@@ -249,8 +250,8 @@ VGPU_API cuDeviceGraphMemTrim(CUdevice handle) {
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   GraphLock lock;
   DevicePool& pool = state_of_graphs().pools[device];
-  for (GraphExec* exec : pool.mapped) exec->mapped = false;
-  pool.mapped.clear();
+  pool.mapped.clear();  // nothing runs now; the next launch takes what it needs
+  pool.peak = 0;
   while (!pool.chunks.empty() && pool.reserved - pool.chunks.back().bytes >= pool.live) {
     const Chunk chunk = pool.chunks.back();
     pool.chunks.pop_back();

@@ -137,7 +137,6 @@ struct GraphExec {
   Device* device = nullptr;
   bool has_memory = false;
   uint64_t transient_bytes = 0;      // most memory that one launch needs at once (graph_memory.cpp)
-  bool mapped = false;               // was uploaded or launched since the last trim
 };
 
 // Guards all of the above. When the outermost one of a thread lets go it calls what user objects want called, so that the
