@@ -53,25 +53,21 @@ std::string without_series(const std::string& name) {
   return name;
 }
 
-// The ways to write a card, from the strictest: a query takes the strictest level at which any card answers to it.
+// Three strictnesses of writing a name: as it is, without the brand, without the series.
 constexpr int kLevels = 3;
-std::set<std::string> spellings(const Card& card, int level) {
-  std::set<std::string> out;
-  if (level == 0) {
-    out.insert(compact(card.key));
-    out.insert(compact(card.name));
-    for (const std::string& alias : card.aliases) out.insert(compact(alias));
-  } else {
-    for (const std::string& strict : spellings(card, level - 1)) out.insert(level == 1 ? bare(strict) : without_series(strict));
-  }
-  return out;
+
+std::string written_at(std::string_view name, int level) {
+  if (level == 0) return compact(name);
+  return level == 1 ? bare(name) : without_series(bare(name));
 }
 
-std::string query_at(const std::string& query, int level) {
-  std::string out = query;
-  if (level >= 1) out = bare(out);
-  if (level >= 2) out = without_series(out);
-  return out;
+// Keys and aliases before the driver's name: cards with different memory can have the same name, and then an alias says
+// which of them is meant.
+bool answers_to(const Card& card, const std::string& query, int level, bool by_name) {
+  if (by_name) return written_at(card.name, level) == query;
+  if (written_at(card.key, level) == query) return true;
+  return std::any_of(card.aliases.begin(), card.aliases.end(),
+                     [&](const std::string& alias) { return written_at(alias, level) == query; });
 }
 
 bool all_tokens_of(const std::vector<std::string>& query, const std::set<std::string>& card) {
@@ -111,8 +107,12 @@ double distance(const std::string& query, const Card& card) {
   double shared = 0;
   for (const std::string& token : tokens) shared += words.count(token) ? 1.0 : 0.0;
   double best = 1e9;
-  const std::string bare_query = query_at(compact(query), 2);
-  for (const std::string& spelling : spellings(card, 2)) {
+  const std::string bare_query = written_at(query, 2);
+  std::vector<std::string> spellings = card.aliases;
+  spellings.push_back(card.key);
+  spellings.push_back(card.name);
+  for (const std::string& text : spellings) {
+    const std::string spelling = written_at(text, 2);
     const double length = static_cast<double>(std::max(spelling.size(), bare_query.size()));
     if (length > 0) best = std::min(best, static_cast<double>(edit_distance(bare_query, spelling)) / length);
   }
@@ -150,12 +150,14 @@ std::vector<const Card*> matches(const std::vector<Card>& cards, const std::stri
   for (const Card& card : cards) {
     if (compact(card.key) == query) return {&card};
   }
-  for (int level = 0; level < kLevels; ++level) {
-    const std::string asked = query_at(query, level);
-    for (const Card& card : cards) {
-      if (spellings(card, level).count(asked)) out.push_back(&card);
+  for (const bool by_name : {false, true}) {
+    for (int level = 0; level < kLevels; ++level) {
+      const std::string asked = written_at(name, level);
+      for (const Card& card : cards) {
+        if (answers_to(card, asked, level, by_name)) out.push_back(&card);
+      }
+      if (!out.empty()) return out;
     }
-    if (!out.empty()) return out;
   }
   std::vector<std::string> tokens = tokens_of(name);
   std::erase_if(tokens, [](const std::string& t) { return std::find(std::begin(kBrands), std::end(kBrands), t) != std::end(kBrands); });

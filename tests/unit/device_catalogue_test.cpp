@@ -19,10 +19,10 @@ std::string key_of(std::string_view name) {
 TEST(DeviceCatalogue, FindsCardsByLooseNames) {
   EXPECT_EQ(key_of("h200"), "h200");
   EXPECT_EQ(key_of("NVIDIA H200"), "h200");
-  EXPECT_EQ(key_of("3060"), "rtx-3060");
-  EXPECT_EQ(key_of("rtx3060"), "rtx-3060");
-  EXPECT_EQ(key_of("RTX 3060"), "rtx-3060");
-  EXPECT_EQ(key_of("geforce-rtx-3060"), "rtx-3060");
+  EXPECT_EQ(key_of("3060"), "rtx-3060-12gb");
+  EXPECT_EQ(key_of("rtx3060"), "rtx-3060-12gb");
+  EXPECT_EQ(key_of("RTX 3060"), "rtx-3060-12gb");
+  EXPECT_EQ(key_of("geforce-rtx-3060"), "rtx-3060-12gb");
   EXPECT_EQ(key_of("H100"), "h100-sxm");
   EXPECT_EQ(key_of("a100-80gb"), "a100-80gb-sxm");
   EXPECT_EQ(key_of("h100 mig 1g.10gb"), "h100-sxm-mig-1g.10gb");
@@ -60,9 +60,9 @@ TEST(DeviceSpec, GivesOneCardPerDevice) {
     return out;
   };
   EXPECT_EQ(keys("a100-80gbx4"), "a100-80gb-sxm a100-80gb-sxm a100-80gb-sxm a100-80gb-sxm ");
-  EXPECT_EQ(keys("RTX 3060"), "rtx-3060 ");
+  EXPECT_EQ(keys("RTX 3060"), "rtx-3060-12gb ");
   EXPECT_EQ(keys("h100:2"), "h100-sxm h100-sxm ");
-  EXPECT_EQ(keys("2x h200, rtx3060"), "h200 h200 rtx-3060 ");
+  EXPECT_EQ(keys("2x h200, rtx3060"), "h200 h200 rtx-3060-12gb ");
   EXPECT_EQ(keys("h100 mig 1g.10gb x2"), "h100-sxm-mig-1g.10gb h100-sxm-mig-1g.10gb ");
 }
 
