@@ -1,0 +1,101 @@
+// tonnage: the one binary. Each command is in a file of its own; this one only puts them together.
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <fmt/core.h>
+
+#include "cli/commands.h"
+#include "cli/exit_codes.h"
+#include "cli/near_names.h"
+#include "cli/output.h"
+#include "cli/run.h"
+#ifdef TONNAGE_HAVE_GPUS
+#include "cli/gpus.h"
+#endif
+#ifdef TONNAGE_HAVE_EXPLAIN
+#include "cli/explain.h"
+#endif
+#ifdef TONNAGE_HAVE_SHIM
+#include "cli/shim.h"
+#endif
+
+namespace {
+
+using namespace tonnage;
+using namespace tonnage::cli;
+
+constexpr const char* kAbout =
+    "What the GPU memory of neural-network training does, without a GPU: your own command runs, unmodified, on a virtual GPU.";
+
+constexpr const char* kFooter = R"(
+Examples:
+  tonnage run --gpu "RTX 3060" -- python train.py --batch-size 64
+  tonnage run --gpu a100-80gbx4 --json -- torchrun --nproc-per-node 4 train.py > report.json
+  tonnage gpus
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the answer is no (does not fit, a threshold was crossed);
+`tonnage run` exits with its command's own code.)";
+
+// A word in a command's place that is none: near names, exit 2.
+bool is_unknown_command(CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-' || argv[1][0] == '\0') return false;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == argv[1]) return false;
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  std::string text = fmt::format("there is no command \"{}\"", argv[1]);
+  const auto near = near_names(argv[1], names);
+  text += near.empty() ? "\n  commands: " : "\n  did you mean: ";
+  const auto& shown = near.empty() ? names : near;
+  for (size_t i = 0; i < shown.size(); ++i) text += (i == 0 ? "" : ", ") + shown[i];
+  say(text);
+  return true;
+}
+
+int run_main(int argc, char** argv) {
+  CLI::App app(kAbout, "tonnage");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("tonnage " TONNAGE_VERSION));
+  int exit_code = kExitSuccess;
+  add_run_command(app, exit_code);
+#ifdef TONNAGE_HAVE_GPUS
+  add_gpus_command(app, exit_code);
+#endif
+  add_report_command(app, exit_code);
+#ifdef TONNAGE_HAVE_EXPLAIN
+  add_explain_commands(app, exit_code);
+#endif
+  add_doctor_command(app, exit_code);
+#ifdef TONNAGE_HAVE_SHIM
+  add_shim_command(app, exit_code);
+#endif
+  add_version_command(app, exit_code);
+
+  if (argc < 2) {
+    fmt::print(stderr, "{}", app.help());
+    return kExitUsage;
+  }
+  if (is_unknown_command(app, argc, argv)) return kExitUsage;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
+    const CLI::App* asked = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+    say(fmt::format("{}\n  see: {} --help", error.what(), asked == &app ? "tonnage" : "tonnage " + asked->get_name()));
+    return kExitUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("tonnage: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tonnage: internal error: {}\n", error.what());
+  }
+  return kExitFailure;
+}

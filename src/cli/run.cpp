@@ -1,0 +1,189 @@
+#include "cli/run.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/report.h"
+#include "cli/cards.h"
+#include "cli/child.h"
+#include "cli/exit_codes.h"
+#include "cli/output.h"
+#include "cli/session_setup.h"
+#ifdef TONNAGE_HAVE_SHIM
+#include "cli/shim.h"
+#endif
+#include "report/json.h"
+#include "report/text.h"
+#include "trace/record_reader.h"
+
+namespace tonnage::cli {
+
+namespace {
+
+struct RunOptions {
+  std::string gpu, memory, record, output;
+  bool json = false, real = false, no_stacks = false, no_known_values = false, quiet = false, force = false;
+  double assume_selected = -1;
+  std::vector<std::string> command;
+};
+
+bool used_a_gpu(const trace::Record& record) {
+  using record::EventKind;
+  return std::ranges::any_of(record.events, [](const auto& event) {
+    return event.kind == EventKind::kContext || event.kind == EventKind::kDeviceAlloc || event.kind == EventKind::kAlloc ||
+           event.kind == EventKind::kDeviceOom;
+  });
+}
+
+std::string end_json(const ChildExit& exit) {
+  nlohmann::json end = {{"exit_code", exit.code}, {"wall_ns", exit.wall_ns}};
+  if (exit.signal != 0) end["signal"] = exit.signal;
+  return end.dump();
+}
+
+void say_how_it_ended(const RunOptions& options, const ChildExit& exit) {
+  if (!exit.started) {
+    say(fmt::format("{}: cannot be run: {}{}", options.command.front(), exit.error,
+                    exit.code == 127 ? "\n  is it installed, and on PATH?" : ""));
+  } else if (exit.signal != 0) {
+    say(fmt::format("the command was killed by signal {} ({}){}", exit.signal, ::strsignal(exit.signal),
+                    exit.core_dumped ? ", core dumped" : ""));
+  }
+}
+
+Result<void> print_report(const RunOptions& options, const SessionFiles& files) {
+  auto record = trace::read_record(files.record_path().string());
+  if (!record) return record.error();
+  if (!used_a_gpu(*record)) {
+    say(record->processes.empty()
+            ? "the command never used a GPU: no program in it loaded the CUDA driver"
+            : "the command never used a GPU: the CUDA driver was loaded, but nothing was put on a device");
+  }
+  record->source = options.record.empty() ? "" : options.record;
+  if (options.quiet && options.output.empty() && !options.json) return {};
+#ifdef TONNAGE_HAVE_REPORT
+  const analysis::Report report = analysis::make_report(*record);
+  if (!options.output.empty()) {
+    const std::string text = options.json ? report::to_json(report) + "\n" : report::render_text(report, report::TextOptions{});
+    if (auto written = write_file(options.output, text, options.force); !written) return written.error();
+    if (!options.quiet) say(report::headline(report) + "\n  report: " + options.output);
+  } else if (options.json) {
+    fmt::print("{}\n", report::to_json(report));
+  } else {
+    std::fflush(stdout);
+    fmt::print(stderr, "{}", report::render_text(report, report::text_options_for(STDERR_FILENO)));
+  }
+  std::fflush(stdout);
+#else
+  say(fmt::format("{} events of {} process(es) in the record", record->events.size(), record->processes.size()));
+#endif
+  return {};
+}
+
+Result<int> run(const RunOptions& options) {
+  const auto paths = find_install_paths();
+  if (!paths) return paths.error();
+  std::error_code ignored;
+  const auto driver = paths->vgpu_dir / "libcuda.so.1";
+  if (!std::filesystem::exists(driver, ignored)) {
+    return Error{ErrorCode::kNotFound, "the virtual driver is not there", driver.string(),
+                 paths->installed ? "install Tonnage again" : "build it: make"};
+  }
+  // What would fail after hours of training must fail now.
+  if (!options.output.empty() && !options.force && std::filesystem::is_regular_file(options.output, ignored)) {
+    return Error{ErrorCode::kUsage, "the file exists", options.output, "choose another name, or replace it with --force"};
+  }
+
+  std::filesystem::path real_driver;
+  if (options.real) {
+    auto found = find_real_driver(*paths);
+    if (!found) return found.error();
+    real_driver = *found;
+  }
+  auto cards = options.real ? real_cards(real_driver) : choose_cards(options.gpu, options.memory);
+  if (!cards) return cards.error();
+
+#ifdef TONNAGE_HAVE_SHIM
+  if (auto ready = ensure_shim(options.command, *paths); !ready) say(ready.error());
+#endif
+
+  SessionOptions session;
+  session.cards = *cards;
+  session.command = options.command;
+  session.record = options.record;
+  session.force = options.force;
+  session.assume_selected = options.assume_selected;
+  session.known_values = !options.no_known_values;
+  session.stacks = !options.no_stacks;
+  session.pass_through = options.real;
+  auto files = SessionFiles::create(session, *paths);
+  if (!files) return files.error();
+
+  ChildOptions child;
+  child.command = options.command;
+  child.environment = child_environment(environ, *paths, (*files)->session_path(), real_driver);
+  child.stdout_to_stderr = options.json && options.output.empty();
+  std::fflush(stdout);
+  const auto exit = run_child(child);
+  if (!exit) return exit.error();
+  say_how_it_ended(options, *exit);
+  if (!exit->started) {
+    if (!options.record.empty()) std::filesystem::remove((*files)->record_path(), ignored);
+    return exit->code;
+  }
+  // Nothing below changes the command's own exit code.
+  if (auto written = (*files)->write_end(end_json(*exit)); !written) say(written.error());
+  if (auto printed = print_report(options, **files); !printed) say(printed.error());
+  return exit->code;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand("run", "Run a command on virtual GPUs and report its memory");
+  command->prefix_command();
+  command->footer(fmt::format(R"(
+The command runs unmodified, on this machine's CPU; a real GPU is not touched. The report goes to standard error, or with
+--json to standard output, and then the command's own output goes to standard error.
+Exit code: the command's own (128 + signal if it was killed), also when it ran out of virtual memory; 127 and 126 if it
+could not be started; 2 for wrong usage of Tonnage, 1 if Tonnage itself failed before the start.
+Environment: TONNAGE_GPU is used where --gpu is missing; without both the card is an {}. The card honours
+CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
+  tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py)", kDefaultGpu));
+  command->add_option("--gpu", options->gpu, "Card and number: \"RTX 3060\", a100-80gbx4, or a card file (see: tonnage gpus)")
+      ->type_name("NAME[xN]");
+  command->add_option("--memory", options->memory, "Device memory instead of the card's own")->type_name("SIZE");
+  command->add_option("--record", options->record, "Keep the record in this file")->type_name("FILE");
+  command->add_flag("--json", options->json, "Report as JSON, on standard output");
+  command->add_option("--output", options->output, "Write the report (text, or JSON with --json) into this file")->type_name("FILE");
+  command->add_flag("--force", options->force, "Replace existing files");
+  command->add_option("--assume-selected", options->assume_selected,
+                      "Share of elements (0 to 1) that data-dependent selections of unknown data take; default: all of them")
+      ->check(CLI::Range(0.0, 1.0))
+      ->type_name("SHARE");
+  command->add_flag("--real", options->real, "On this machine's real GPUs: watch the real driver instead of replacing it")
+      ->excludes("--gpu")
+      ->excludes("--memory");
+  command->add_flag("--no-stacks", options->no_stacks, "Do not record stacks: faster, no source lines");
+  command->add_flag("--no-known-values", options->no_known_values, "Do not compute small and integer tensors: reads give zeros");
+  command->add_flag("--quiet,-q", options->quiet, "No report on the terminal");
+  command->callback([command, options, &exit_code] {
+    options->command = command->remaining();
+    if (!options->command.empty() && options->command.front() == "--") options->command.erase(options->command.begin());
+    if (options->command.empty()) {
+      say("there is no command to run\n  for example: tonnage run --gpu \"RTX 3060\" -- python train.py");
+      exit_code = kExitUsage;
+      return;
+    }
+    auto code = run(*options);
+    if (!code) say(code.error());
+    exit_code = code ? *code : exit_code_of(code.error());
+  });
+}
+
+}  // namespace tonnage::cli
