@@ -1,0 +1,425 @@
+#include "shim_torch/context.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "shim_torch/allocator.h"
+#include "shim_torch/labels.h"
+#include "shim_torch/python_api.h"
+#include "shim_torch/stacks.h"
+#include "shim_torch/values.h"
+
+namespace tonnage::shim {
+namespace {
+
+using record::EventKind;
+using record::Phase;
+
+// --- Steps -----------------------------------------------------------------------------------------------------------------
+
+std::atomic<bool> backward_since_step{false};
+std::atomic<bool> step_pending{false};     // parameters were updated; the step ends when the next forward pass begins
+std::atomic<bool> optimizer_scope_seen{false};
+std::atomic<bool> training_began{false};
+
+void end_step() {
+  uint32_t number = shim().steps.fetch_add(1) + 1;
+  record::Event event;
+  fill_context(&event);
+  event.kind = EventKind::kStep;
+  event.step = number - 1;
+  event.value = number;
+  bridge().emit(&event);
+  record_counters();
+  bridge().flush();
+}
+
+// --- Lines of the forward pass, for the backward pass ------------------------------------------------------------------------
+
+// Autograd numbers the nodes of each forward thread; the backward pass names the number and the thread.
+struct ForwardTable {
+  static constexpr size_t kEntries = 1 << 16;
+  struct Entry {
+    std::atomic<int64_t> sequence{-1};
+    std::atomic<uint32_t> stack{0}, module{0};
+  };
+  Entry entries[kEntries];
+};
+
+struct ForwardTables {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::unique_ptr<ForwardTable>> by_thread;
+
+  ForwardTable* of(uint64_t thread, bool make) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& table = by_thread[thread];
+    if (!table && make && by_thread.size() <= 256) table = std::make_unique<ForwardTable>();
+    return table.get();
+  }
+};
+
+ForwardTables& forward_tables() {
+  static ForwardTables* instance = new ForwardTables();
+  return *instance;
+}
+
+void remember_forward(ThreadState& thread, int64_t sequence) {
+  static thread_local ForwardTable* mine = nullptr;
+  if (!mine) mine = forward_tables().of(at::RecordFunction::currentThreadId(), true);
+  if (!mine) return;
+  if (thread.native_stack && thread.stack == 0 && shim().settings.stacks) thread.stack = native_stack();
+  auto& entry = mine->entries[static_cast<size_t>(sequence) % ForwardTable::kEntries];
+  entry.stack.store(thread.stack, std::memory_order_relaxed);
+  entry.module.store(thread.module, std::memory_order_relaxed);
+  entry.sequence.store(sequence, std::memory_order_release);
+}
+
+bool recall_forward(ThreadState& thread, uint64_t forward_thread, int64_t sequence) {
+  if (sequence < 0) return false;
+  static thread_local uint64_t last_thread = 0;
+  static thread_local ForwardTable* last_table = nullptr;
+  if (last_thread != forward_thread || !last_table) {
+    last_table = forward_tables().of(forward_thread, false);
+    last_thread = forward_thread;
+  }
+  if (!last_table) return false;
+  auto& entry = last_table->entries[static_cast<size_t>(sequence) % ForwardTable::kEntries];
+  if (entry.sequence.load(std::memory_order_acquire) != sequence) return false;
+  thread.stack = entry.stack.load(std::memory_order_relaxed);
+  thread.module = entry.module.load(std::memory_order_relaxed);
+  return true;
+}
+
+// --- Frames ------------------------------------------------------------------------------------------------------------------
+
+bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+
+uint32_t intern(std::string_view text) { return bridge().intern_string(text.data(), text.size()); }
+
+OpFrame& push(ThreadState& thread, const at::RecordFunction& f, OpFrame::Kind kind) {
+  thread.frames.emplace_back();
+  OpFrame& frame = thread.frames.back();
+  frame.function = &f;
+  frame.kind = kind;
+  frame.serial = thread.next_serial++;
+  frame.outer_stack = thread.stack;
+  frame.outer_module = thread.module;
+  return frame;
+}
+
+void take_stack(ThreadState& thread) {
+  if (!shim().settings.stacks) return;
+  uint32_t stack = python_stack(/*may_wait=*/true);
+  if (stack) {
+    thread.stack = stack;
+    thread.native_stack = false;
+  } else if (thread.backward_depth == 0) {
+    thread.stack = 0;
+    thread.native_stack = !python_api().present;
+  }
+}
+
+void emit_phase(ThreadState& thread) {
+  Phase phase = current_phase(thread);
+  if (static_cast<uint8_t>(phase) == thread.emitted_phase) return;
+  thread.emitted_phase = static_cast<uint8_t>(phase);
+  record::Event event;
+  fill_context(&event);
+  event.kind = EventKind::kPhase;
+  event.value = static_cast<uint64_t>(phase);
+  event.name = phase == Phase::kOptimizer || phase == Phase::kData ? thread.scope_name : 0;
+  bridge().emit(&event);
+}
+
+bool is_parameter(const at::Tensor& t) { return t.defined() && t.is_cuda() && t.requires_grad() && t.is_leaf(); }
+
+// Parameters among the operator's inputs: they name the module, mark the beginning of training, and C++ optimizers' updates.
+void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::RecordFunction& f) {
+  if (thread.backward_depth > 0 || thread.optimizer_depth > 0) return;
+  auto inputs = f.inputs();
+  bool grad = c10::GradMode::is_enabled();
+  auto look = [&](const at::Tensor& t, bool written) {
+    if (!is_parameter(t)) return;
+    if (written) {
+      if (!grad && !optimizer_scope_seen.load(std::memory_order_relaxed) && backward_since_step.load(std::memory_order_relaxed))
+        step_pending.store(true, std::memory_order_relaxed);
+      return;
+    }
+    if (!grad) return;
+    training_began.store(true, std::memory_order_relaxed);
+    if (uint32_t module = module_of_parameter(t)) thread.module = module;
+  };
+  for (size_t i = 0; i < inputs.size(); i++) {
+    bool written = i < info.arguments() && info.writes[i];
+    if (inputs[i].isTensor())
+      look(inputs[i].toTensor(), written);
+    else if (inputs[i].isTensorList() && inputs[i].toTensorList().size() <= 64)
+      for (const at::Tensor& t : inputs[i].toTensorList()) look(t, written);
+  }
+}
+
+// torch.func transforms, tracing and dispatch modes look at the call first; the real call comes after them.
+bool under_transform() {
+  constexpr c10::DispatchKeySet kTransforms({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                             c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
+                                             c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer, c10::DispatchKey::Fake});
+  return c10::impl::tls_local_dispatch_key_set().included_.has_any(kTransforms);
+}
+
+void label_host_copy(const at::RecordFunction& f) {
+  auto inputs = f.inputs();
+  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return;
+  const at::Tensor& to = inputs[0].toTensor();
+  const at::Tensor& from = inputs[1].toTensor();
+  if (to.defined() && from.defined() && from.device().is_cpu() && from.dim() > 0 && plain_cuda(to) && to.numel() > 0)
+    label(address_of(to), record::Category::kInput, 0);
+}
+
+void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
+  bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
+  OpFrame& frame = push(thread, f, OpFrame::Kind::kOperator);
+  frame.info = &info;
+  frame.name = info.name_id;
+  shim().counters.operators.fetch_add(1, std::memory_order_relaxed);
+  if (outermost) {
+    if (step_pending.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && thread.backward_depth == 0) finish_pending_step();
+    take_stack(thread);
+    look_at_parameters(thread, info, f);
+    emit_phase(thread);
+  }
+  if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
+  if (info.special == Special::kCopy && thread.optimizer_depth == 0) label_host_copy(f);
+  if (!info.followed()) return;
+  if (under_transform()) {
+    frame.opaque = true;
+    return;
+  }
+  before_operator(thread, frame);
+  if (frame.opaque) return;
+  for (size_t i = thread.frames.size() - 1; i-- > 0 && thread.frames[i].kind == OpFrame::Kind::kOperator;)
+    if (thread.frames[i].name == frame.name && !thread.frames[i].opaque) thread.frames[i].delegated = true;
+}
+
+void named_begins(ThreadState& thread, const at::RecordFunction& f) {
+  std::string_view name = f.name();
+  if (starts_with(name, "autograd::engine::evaluate_function")) {
+    push(thread, f, OpFrame::Kind::kBackward);
+    thread.backward_depth++;
+    return;
+  }
+  OpFrame& frame = push(thread, f, OpFrame::Kind::kNamed);
+  frame.name = intern(name);
+  thread.named_depth++;
+  take_stack(thread);
+  if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
+}
+
+void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
+  if (frame.kind == OpFrame::Kind::kBackward) {
+    thread.backward_depth--;
+    thread.stack = frame.outer_stack;
+    thread.module = frame.outer_module;
+  } else if (frame.kind == OpFrame::Kind::kNamed) {
+    thread.named_depth--;
+    thread.stack = frame.outer_stack;
+  } else {
+    if (follow && frame.info->followed()) {
+      label_scratch(thread, frame);
+      after_operator(thread, frame);
+    }
+    if (frame.depth_added) bridge().operator_depth_add(-1);
+    if (frame.posted) bridge().clear_posted_read();
+    if (thread.frames.size() == 1) {
+      thread.stack = 0;
+      thread.native_stack = false;
+    }
+  }
+}
+
+// --- Callbacks ---------------------------------------------------------------------------------------------------------------
+
+void count_exception() { shim().counters.exceptions.fetch_add(1, std::memory_order_relaxed); }
+
+std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& f) {
+  ThreadState* thread = thread_state();
+  if (!thread || thread->busy) return nullptr;
+  try {
+    if (const OpInfo* info = find_operator(f))
+      operator_begins(*thread, f, *info);
+    else
+      named_begins(*thread, f);
+  } catch (...) {
+    thread->busy = false;
+    count_exception();
+  }
+  return nullptr;
+}
+
+// Frames end in reverse order; one whose end never came (it moved to another thread) is dropped with the frame below it.
+void any_function_ends(const at::RecordFunction& f, at::ObserverContext*) {
+  ThreadState* thread = thread_state();
+  if (!thread || thread->busy) return;
+  size_t at = thread->frames.size();
+  while (at > 0 && thread->frames[at - 1].function != &f) at--;
+  if (at == 0) return;
+  while (thread->frames.size() >= at) {
+    OpFrame& frame = thread->frames.back();
+    try {
+      frame_ends(*thread, frame, frame.function == &f);
+    } catch (...) {
+      thread->busy = false;
+      count_exception();
+      if (frame.depth_added) bridge().operator_depth_add(-1);
+    }
+    thread->frames.pop_back();
+  }
+}
+
+std::unique_ptr<at::ObserverContext> backward_begins(const at::RecordFunction& f) {
+  ThreadState* thread = thread_state();
+  if (!thread || thread->busy) return nullptr;
+  try {
+    OpFrame& frame = push(*thread, f, OpFrame::Kind::kBackward);
+    std::string_view name = f.name();
+    frame.name = intern(name);
+    thread->backward_depth++;
+    backward_since_step.store(true, std::memory_order_relaxed);
+    static thread_local uint32_t last_stack = 0, last_module = 0;
+    if (recall_forward(*thread, f.forwardThreadId(), f.seqNr())) {
+      last_stack = thread->stack;
+      last_module = thread->module;
+    } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
+      thread->stack = last_stack;
+      thread->module = last_module;
+    }
+    emit_phase(*thread);
+    if (name == "torch::autograd::AccumulateGrad" && f.inputs().size() > 0 && f.inputs()[0].isTensor()) {
+      const at::Tensor& gradient = f.inputs()[0].toTensor();
+      if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0) label(address_of(gradient), record::Category::kGradient, 0);
+    }
+  } catch (...) {
+    count_exception();
+  }
+  return nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> user_scope_begins(const at::RecordFunction& f) {
+  ThreadState* thread = thread_state();
+  if (!thread || thread->busy) return nullptr;
+  try {
+    std::string_view name = f.name();
+    if (starts_with(name, "Optimizer.")) {
+      optimizer_scope_seen.store(true, std::memory_order_relaxed);
+      thread->optimizer_depth++;
+      size_t begin = name.find('#');
+      thread->scope_name = begin == std::string_view::npos ? 0 : intern(name.substr(begin + 1));
+    } else if (starts_with(name, "enumerate(DataLoader)")) {
+      thread->data_depth++;
+      thread->scope_name = intern(name);
+    } else {
+      record::Event event;
+      fill_context(&event);
+      event.kind = EventKind::kAnnotation;
+      event.name = intern(name);
+      bridge().emit(&event);
+      return nullptr;
+    }
+    emit_phase(*thread);
+  } catch (...) {
+    count_exception();
+  }
+  return nullptr;
+}
+
+void user_scope_ends(const at::RecordFunction& f, at::ObserverContext*) {
+  ThreadState* thread = thread_state();
+  if (!thread || thread->busy) return;
+  try {
+    std::string_view name = f.name();
+    if (starts_with(name, "Optimizer.")) {
+      if (thread->optimizer_depth > 0 && --thread->optimizer_depth == 0 && starts_with(name, "Optimizer.step#")) note_optimizer_step(*thread);
+    } else if (starts_with(name, "enumerate(DataLoader)")) {
+      if (thread->data_depth > 0) thread->data_depth--;
+    } else {
+      record::Event event;
+      fill_context(&event);
+      event.kind = EventKind::kAnnotation;
+      event.name = intern(name);
+      event.value = 1;
+      bridge().emit(&event);
+    }
+  } catch (...) {
+    count_exception();
+  }
+}
+
+}  // namespace
+
+Phase current_phase(const ThreadState& thread) {
+  if (thread.backward_depth > 0) return Phase::kBackward;
+  if (thread.optimizer_depth > 0) return Phase::kOptimizer;
+  if (thread.data_depth > 0) return Phase::kData;
+  if (!training_began.load(std::memory_order_relaxed)) return Phase::kInit;
+  if (c10::GradMode::is_enabled() || thread.named_depth > 0) return Phase::kForward;
+  // Gradient clipping and hand-written or C++ optimizers have no scope: work without gradients between backward and next forward.
+  if (backward_since_step.load(std::memory_order_relaxed)) return Phase::kOptimizer;
+  return Phase::kEval;
+}
+
+void fill_context(record::Event* event) {
+  event->step = shim().steps.load(std::memory_order_relaxed);
+  ThreadState* thread = thread_state();
+  if (!thread) return;
+  event->phase = current_phase(*thread);
+  event->module = thread->module;
+  for (size_t i = thread->frames.size(); i-- > 0;) {
+    const OpFrame& frame = thread->frames[i];
+    if (frame.name == 0) continue;
+    if (event->op == 0 || (frame.info && !frame.info->allocates_only)) event->op = frame.name;
+    if (!frame.info || !frame.info->allocates_only) {
+      event->op = frame.name;
+      break;
+    }
+  }
+  if (!shim().settings.stacks) return;
+  if (thread->frames.empty()) {
+    event->stack = python_api().present ? python_stack(/*may_wait=*/false) : native_stack();
+    return;
+  }
+  if (thread->stack == 0 && thread->native_stack) thread->stack = native_stack();
+  event->stack = thread->stack;
+}
+
+void note_optimizer_step(ThreadState& thread) {
+  if (!backward_since_step.load(std::memory_order_relaxed)) return;
+  if (thread.backward_depth > 0) {  // an optimizer per parameter, run inside the backward pass: all of them are one step
+    step_pending.store(true, std::memory_order_relaxed);
+    return;
+  }
+  step_pending.store(false, std::memory_order_relaxed);
+  if (backward_since_step.exchange(false)) end_step();
+}
+
+void finish_pending_step() {
+  if (step_pending.exchange(false) && backward_since_step.exchange(false)) end_step();
+}
+
+void observe_operators() {
+  at::addGlobalCallback(at::RecordFunctionCallback(&function_begins, &any_function_ends)
+                            .needsInputs(true)
+                            .needsOutputs(true)
+                            .scopes({at::RecordScope::FUNCTION}));
+  at::addGlobalCallback(
+      at::RecordFunctionCallback(&backward_begins, &any_function_ends).needsInputs(true).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  at::addGlobalCallback(at::RecordFunctionCallback(&user_scope_begins, &user_scope_ends).scopes({at::RecordScope::USER_SCOPE}));
+}
+
+}  // namespace tonnage::shim

@@ -1,0 +1,168 @@
+#include "shim_torch/labels.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "shim_torch/context.h"
+#include "shim_torch/python_api.h"
+#include "shim_torch/selection.h"
+#include "shim_torch/state.h"
+#include "shim_torch/values.h"
+
+namespace tonnage::shim {
+namespace {
+
+constexpr int kMaxNamings = 8;  // asking Python for names walks all modules; new ones are rare after the first step
+
+struct Parameters {
+  std::mutex mutex;  // also taken under the allocator's lock; nothing is called while it is held
+  std::unordered_map<uint64_t, uint32_t> module_at;  // by address; 0: no name known
+  std::atomic<size_t> size{0};
+  std::atomic<int> namings{0};
+  std::atomic<uint32_t> last_naming_step{UINT32_MAX};
+};
+
+Parameters& parameters() {
+  static Parameters* instance = new Parameters();
+  return *instance;
+}
+
+std::atomic<int> python_state{0};  // 0: not asked, 1: injected, 2: not injected or failed
+
+std::string own_path() {
+  Dl_info info{};
+  return dladdr(reinterpret_cast<void*>(&own_path), &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+// Calls a function of tonnage.labels with one string; false if that module was not injected or failed.
+bool call_python(const char* function, const std::string& argument) {
+  PythonScope scope;
+  if (!scope.entered()) return false;
+  const PythonApi& api = python_api();
+  void* modules = api.module_dict();
+  void* module = modules ? api.dict_get(modules, "tonnage.labels") : nullptr;
+  if (!module) return false;
+  ThreadState* thread = thread_state();
+  if (thread) thread->busy = true;
+  void* result = api.call_method(module, function, "s", argument.c_str());
+  if (thread) thread->busy = false;
+  if (!result) {
+    api.error_clear();
+    return false;
+  }
+  api.decref(result);
+  return true;
+}
+
+// Asks Python for the names of all parameters: not from under a lock, on a thread that may take the GIL.
+void ask_for_names() {
+  if (python_state.load() != 1) return;
+  uint32_t step = shim().steps.load();
+  if (parameters().last_naming_step.exchange(step) == step && step > 0) return;  // once a step
+  if (parameters().namings.fetch_add(1) >= kMaxNamings) return;
+  call_python("name_tensors", "");
+}
+
+}  // namespace
+
+void label(uint64_t address, record::Category category, uint32_t name) {
+  record::Event event;
+  event.kind = record::EventKind::kLabel;
+  event.step = shim().steps.load(std::memory_order_relaxed);
+  event.address = address;
+  event.value = static_cast<uint64_t>(category);
+  event.name = name;
+  bridge().emit(&event);
+}
+
+void message(const std::string& text, bool warning) {
+  record::Event event;
+  event.kind = record::EventKind::kMessage;
+  event.value = warning;
+  event.name = bridge().intern_string(text.data(), text.size());
+  bridge().emit(&event);
+}
+
+void attach_python() {
+  if (python_state.load(std::memory_order_relaxed) != 0 || !python_api().running()) return;
+  int expected = 0;
+  if (!python_state.compare_exchange_strong(expected, 2)) return;
+  if (call_python("attach", own_path()))
+    python_state = 1;
+  else
+    message("Names of parameters and optimizer states are missing: Tonnage's Python part was not loaded (python -I, -S or -E, or "
+            "another PYTHONPATH)",
+            false);
+}
+
+uint32_t module_of_parameter(const at::Tensor& parameter) {
+  if (!plain_cuda(parameter) || parameter.numel() == 0) return 0;
+  uint64_t address = address_of(parameter);
+  Parameters& p = parameters();
+  {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    auto found = p.module_at.find(address);
+    if (found != p.module_at.end() && found->second != 0) return found->second;
+    if (found == p.module_at.end()) {
+      p.module_at.emplace(address, 0);
+      p.size = p.module_at.size();
+    } else if (p.last_naming_step.load() == shim().steps.load()) {
+      return 0;  // asked in this step already
+    }
+  }
+  label(address, record::Category::kParameter, 0);
+  attach_python();
+  ask_for_names();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  auto found = p.module_at.find(address);
+  return found == p.module_at.end() ? 0 : found->second;
+}
+
+void address_freed(uint64_t address) {
+  forget_assumption(address);
+  Parameters& p = parameters();
+  if (p.size.load(std::memory_order_relaxed) == 0) return;
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.module_at.erase(address);
+  p.size = p.module_at.size();
+}
+
+}  // namespace tonnage::shim
+
+// What python/tonnage/labels.py calls through ctypes.
+extern "C" {
+
+// n addresses, categories (record::Category) and names; a parameter's name also names its module ("layer1.0.conv1.weight").
+__attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const uint64_t* addresses, const uint8_t* categories,
+                                                                const char* const* names) {
+  using namespace tonnage;
+  for (size_t i = 0; i < n; i++) {
+    std::string_view name = names[i] ? names[i] : "";
+    uint32_t id = shim::bridge().intern_string(name.data(), name.size());
+    shim::label(addresses[i], static_cast<record::Category>(categories[i]), id);
+    if (static_cast<record::Category>(categories[i]) != record::Category::kParameter) continue;
+    size_t dot = name.rfind('.');
+    std::string_view module = dot == std::string_view::npos ? name : name.substr(0, dot);
+    uint32_t module_id = shim::bridge().intern_string(module.data(), module.size());
+    auto& p = shim::parameters();
+    std::lock_guard<std::mutex> lock(p.mutex);
+    p.module_at[addresses[i]] = module_id;
+    p.size = p.module_at.size();
+  }
+}
+
+// The optimizer's step has returned (its record-function scope is still open).
+__attribute__((visibility("default"))) void tonnage_torch_step() {
+  using namespace tonnage;
+  if (shim::ThreadState* thread = shim::thread_state()) shim::note_optimizer_step(*thread);
+}
+
+__attribute__((visibility("default"))) void tonnage_torch_message(const char* text, int warning) {
+  if (text) tonnage::shim::message(text, warning != 0);
+}
+}

@@ -1,0 +1,28 @@
+// Labels: what the block at an address is for. Categories come from the operators seen in C++; names of parameters, buffers and
+// optimizer states from python/tonnage/labels.py, where it was injected.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "record/event.h"
+
+namespace tonnage::shim {
+
+void label(uint64_t address, record::Category category, uint32_t name);
+
+// A parameter used by an operator: labels it when it is seen for the first time; the module that owns it (interned), 0 if unknown.
+uint32_t module_of_parameter(const at::Tensor& parameter);
+
+// Under the allocator's lock: the block is gone, and with it what was known about it.
+void address_freed(uint64_t address);
+
+// A note or a warning for the report.
+void message(const std::string& text, bool warning);
+
+// Tells the injected Python part (if any) that the recorder runs; once, from an operator on a Python thread.
+void attach_python();
+
+}  // namespace tonnage::shim

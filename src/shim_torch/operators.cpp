@@ -1,0 +1,127 @@
+#include "shim_torch/operators.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "shim_torch/state.h"
+
+namespace tonnage::shim {
+namespace {
+
+bool in(std::string_view name, std::initializer_list<std::string_view> names) {
+  for (auto n : names)
+    if (n == name) return true;
+  return false;
+}
+
+Special special_of(std::string_view name) {
+  static const std::unordered_map<std::string_view, Special> table = {
+      {"aten::copy_", Special::kCopy},
+      {"aten::_local_scalar_dense", Special::kScalarRead},
+      {"aten::nonzero", Special::kNonzero},
+      {"aten::_unique", Special::kUnique},
+      {"aten::_unique2", Special::kUnique},
+      {"aten::unique_consecutive", Special::kUniqueConsecutive},
+      {"aten::unique_dim", Special::kUniqueDim},
+      {"aten::unique_dim_consecutive", Special::kUniqueDim},
+      {"aten::_coalesce", Special::kCoalesce},
+      {"torchvision::nms", Special::kNms},
+      {"aten::repeat_interleave", Special::kRepeatInterleave},
+      {"aten::all", Special::kAll},
+      {"aten::topk", Special::kTopk},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kFoundInf},
+  };
+  auto found = table.find(name);
+  return found == table.end() ? Special::kNone : found->second;
+}
+
+// In-place operators that overwrite their first argument without reading it.
+bool overwrites_first(std::string_view name) {
+  return in(name, {"aten::fill_", "aten::zero_", "aten::copy_", "aten::random_", "aten::uniform_", "aten::normal_", "aten::bernoulli_",
+                   "aten::exponential_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_", "aten::_foreach_zero_",
+                   "aten::_foreach_copy_"});
+}
+
+std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
+  const c10::FunctionSchema& schema = handle.schema();
+  auto info = std::make_unique<OpInfo>(handle);
+  info->name = schema.name();
+  info->name_id = bridge().intern_string(info->name.data(), info->name.size());
+  std::string_view name = info->name;
+  info->special = special_of(name);
+  bool ours = name.rfind("aten::", 0) == 0 || info->special != Special::kNone;
+  // copy_ is registered for all devices at once, but it is a leaf: its work is not done by other operators.
+  info->has_cuda_kernel = ours && (handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA) || name == "aten::copy_");
+  // zero_ calls fill_, which does the work.
+  if (name == "aten::zero_") info->has_cuda_kernel = false;
+  info->allocates_only = in(name, {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
+                                   "aten::resize_", "aten::resize_as_", "aten::set_", "aten::record_stream", "aten::pin_memory",
+                                   "aten::_efficientzerotensor", "aten::empty_permuted"});
+  info->random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  const auto& arguments = schema.arguments();
+  bool first_overwritten = overwrites_first(name);
+  for (size_t i = 0; i < arguments.size(); i++) {
+    const auto& argument = arguments[i];
+    bool write = argument.alias_info() && argument.alias_info()->isWrite();
+    info->writes.push_back(write);
+    info->write_only.push_back(write && (argument.is_out() || (first_overwritten && i == 0)));
+    info->any_writes |= write;
+    if (argument.name() == "generator") info->generator_argument = static_cast<int>(i);
+    if (argument.name() == "running_mean" || argument.name() == "running_var") info->hidden_writes.push_back(static_cast<int>(i));
+  }
+  for (const auto& result : schema.returns()) {
+    bool alias = result.alias_info() != nullptr;
+    bool write = alias && result.alias_info()->isWrite();
+    info->result_is_argument.push_back(write);
+    if (alias && !write) info->is_view = true;
+  }
+  return info;
+}
+
+struct Table {
+  std::mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<OpInfo>> by_name_pointer;
+  // Descriptions that an operator registered later at the same address replaced; frames may still point at them.
+  std::vector<std::unique_ptr<OpInfo>> replaced;
+};
+
+Table& table() {
+  static Table* instance = new Table();
+  return *instance;
+}
+
+}  // namespace
+
+const OpInfo* find_operator(const at::RecordFunction& function) {
+  // An operator's name lives in its registered schema, so its address tells the overload. Names of other record functions are
+  // temporary strings; they are never entered here.
+  const char* name = function.name();
+  struct Slot {
+    const char* pointer;
+    const OpInfo* info;
+  };
+  constexpr size_t kSlots = 1024;
+  static thread_local Slot cache[kSlots];
+  Slot& slot = cache[(reinterpret_cast<uintptr_t>(name) >> 4) % kSlots];
+  if (slot.pointer == name && slot.info->name == name) return slot.info;
+  auto operator_name = function.operator_name();
+  if (!operator_name) return nullptr;
+  std::lock_guard<std::mutex> lock(table().mutex);
+  auto& entry = table().by_name_pointer[name];
+  if (!entry || entry->name != name) {
+    auto handle = c10::Dispatcher::singleton().findSchema(*operator_name);
+    if (!handle) return nullptr;
+    if (entry) table().replaced.push_back(std::move(entry));
+    entry = describe(*handle);
+  }
+  slot = {name, entry.get()};
+  return entry.get();
+}
+
+}  // namespace tonnage::shim

@@ -1,0 +1,58 @@
+// What is worth knowing about an operator, worked out once from its schema and the dispatcher's tables.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tonnage::shim {
+
+// Operators that get a treatment of their own; the rest follow their schema.
+enum class Special : uint8_t {
+  kNone,
+  kCopy,              // copy_: copies that the driver sees as such are the driver's
+  kScalarRead,        // _local_scalar_dense
+  kNonzero,
+  kUnique,            // _unique, _unique2: count, or number of true values for booleans
+  kUniqueConsecutive,
+  kUniqueDim,
+  kCoalesce,
+  kNms,
+  kRepeatInterleave,
+  kAll,
+  kTopk,              // indices of unknown values
+  kFoundInf,          // _amp_foreach_non_finite_check_and_unscale_: unknown gradients count as finite
+};
+
+struct OpInfo {
+  explicit OpInfo(c10::OperatorHandle h) : handle(std::move(h)) {}
+  c10::OperatorHandle handle;
+  std::string name;         // without overload
+  uint32_t name_id = 0;     // interned
+  bool has_cuda_kernel = false;  // a leaf: its outputs are what its kernels write
+  bool is_view = false;
+  bool allocates_only = false;   // empty and friends: contents stay what they were
+  bool random = false;
+  int generator_argument = -1;
+  Special special = Special::kNone;
+  std::vector<uint8_t> writes;      // by argument: 1 if the operator writes it
+  std::vector<uint8_t> write_only;  // by argument: 1 if what was in it does not matter
+  std::vector<uint8_t> result_is_argument;  // by result: 1 if it is one of the written arguments
+  std::vector<int> hidden_writes;   // arguments written although the schema does not say so (running statistics)
+  bool any_writes = false;
+  mutable std::atomic<int> failures{0};  // of the CPU operator; after a few it is not tried any more
+
+  size_t arguments() const { return writes.size(); }
+  // Known content is followed through it.
+  bool followed() const { return has_cuda_kernel && !is_view && !allocates_only; }
+};
+
+// The operator that this record function stands for; null if it is not an operator. Thread-safe; cheap after the first time.
+const OpInfo* find_operator(const at::RecordFunction& function);
+
+}  // namespace tonnage::shim

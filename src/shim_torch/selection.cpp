@@ -1,0 +1,254 @@
+#include "shim_torch/selection.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/movedim.h>
+#include <ATen/ops/remainder.h>
+#include <ATen/ops/unique_dim.h>
+
+#include <atomic>
+#include <climits>
+#include <mutex>
+#include <unordered_set>
+
+#include "shim_torch/context.h"
+#include "shim_torch/values.h"
+
+namespace tonnage::shim {
+namespace {
+
+constexpr int64_t kMaxInventedIndices = 1 << 20;
+
+// Results of all() over unknown data that a host read may ask for: checks are taken to pass.
+struct Assumptions {
+  std::mutex mutex;
+  std::unordered_set<uint64_t> true_at;
+  std::atomic<size_t> size{0};
+
+  void add(uint64_t address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (true_at.size() >= 4096) true_at.clear();
+    true_at.insert(address);
+    size = true_at.size();
+  }
+  bool contains(uint64_t address) {
+    if (size.load(std::memory_order_relaxed) == 0) return false;
+    std::lock_guard<std::mutex> lock(mutex);
+    return true_at.count(address) != 0;
+  }
+  void remove(uint64_t address) {
+    if (size.load(std::memory_order_relaxed) == 0) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    true_at.erase(address);
+    size = true_at.size();
+  }
+};
+
+Assumptions& assumptions() {
+  static Assumptions* instance = new Assumptions();
+  return *instance;
+}
+
+void post(OpFrame& frame, int64_t value) {
+  bridge().post_read(value);
+  frame.posted = true;
+}
+
+int64_t assume(const OpFrame& frame, int64_t bound) {
+  double share = shim().settings.assume_selected;
+  int64_t taken = bound;
+  if (share >= 0 && share < 1) taken = static_cast<int64_t>(static_cast<double>(bound) * share + 0.5);
+  record::Event event;
+  event.kind = record::EventKind::kAssumedSize;
+  event.value = static_cast<uint64_t>(taken);
+  event.size_bytes = static_cast<uint64_t>(bound);
+  event.name = frame.info ? frame.info->name_id : 0;
+  fill_context(&event);
+  bridge().emit(&event);
+  return taken;
+}
+
+const at::Tensor* tensor_argument(const OpFrame& frame, size_t i) {
+  auto inputs = frame.function->inputs();
+  if (i >= inputs.size() || !inputs[i].isTensor() || !inputs[i].toTensor().defined()) return nullptr;
+  return &inputs[i].toTensor();
+}
+
+// Computes the operator now; its results are stored when its own host code has made the outputs.
+bool compute_now(OpFrame& frame) {
+  if (!frame.pending) return false;
+  std::vector<c10::IValue> results = frame.pending->arguments;
+  if (!compute(*frame.info, results)) {
+    frame.pending.reset();
+    return false;
+  }
+  frame.pending->results = std::move(results);
+  frame.pending->has_results = true;
+  return true;
+}
+
+int64_t size_of_result(const OpFrame& frame, size_t i, int64_t dim) {
+  const at::Tensor& t = frame.pending->results.at(i).toTensor();
+  return dim < 0 ? t.numel() : t.size(dim);
+}
+
+// nonzero counts in pieces of 2^30 elements where 32 bits do not index the whole tensor.
+int64_t packed_count(int64_t count, int64_t elements) {
+  if (elements < INT_MAX) return count;
+  int64_t first = count * (int64_t{1} << 30) / elements;
+  return ((count - first) << 32) | (first & 0xffffffff);
+}
+
+const OpFrame* ancestor(const ThreadState& thread, Special special) {
+  for (size_t i = thread.frames.size(); i-- > 0;)
+    if (thread.frames[i].info && thread.frames[i].info->special == special && thread.frames[i].depth_added) return &thread.frames[i];
+  return nullptr;
+}
+
+void before_nonzero(ThreadState& thread, OpFrame& frame) {
+  const at::Tensor* self = tensor_argument(frame, 0);
+  if (!self || self->numel() == 0) return;
+  if (compute_now(frame)) {
+    post(frame, packed_count(size_of_result(frame, 0, 0), self->numel()));
+    return;
+  }
+  int64_t count = -1;
+  for (const OpFrame& f : thread.frames) count = f.expected_count >= 0 ? f.expected_count : count;
+  if (count < 0) count = assume(frame, self->numel());
+  post(frame, packed_count(count, self->numel()));
+}
+
+void before_unique(OpFrame& frame) {
+  const at::Tensor* self = tensor_argument(frame, 0);
+  if (!self || self->numel() == 0) return;
+  bool consecutive = frame.info->special == Special::kUniqueConsecutive;
+  auto inputs = frame.function->inputs();
+  int64_t dim = -1;
+  if (consecutive && inputs.size() > 3 && inputs[3].isInt()) dim = inputs[3].toInt();
+  if (dim < 0 && consecutive && inputs.size() > 3 && inputs[3].isInt()) dim += self->dim();
+  // The CUDA code sorts whether asked to or not.
+  if (!consecutive && frame.pending && frame.pending->arguments.size() > 1) frame.pending->arguments[1] = true;
+  bool counts_true = self->scalar_type() == at::kBool && !consecutive;
+  if (compute_now(frame)) {
+    int64_t count = size_of_result(frame, 0, dim);
+    if (counts_true) count = at::count_nonzero(frame.pending->arguments[0].toTensor()).item<int64_t>();
+    post(frame, count);
+  } else if (counts_true) {
+    post(frame, assume(frame, self->numel() > 1 ? 2 : 1) > 1 ? self->numel() / 2 : 0);
+  } else {
+    post(frame, assume(frame, dim >= 0 ? self->size(dim) : self->numel()));
+  }
+}
+
+void before_unique_dim(OpFrame& frame) {
+  const at::Tensor* self = tensor_argument(frame, 0);
+  auto inputs = frame.function->inputs();
+  if (!self || self->numel() == 0 || inputs.size() < 2 || !inputs[1].isInt()) return;
+  int64_t dim = inputs[1].toInt();
+  if (dim < 0) dim += self->dim();
+  post(frame, compute_now(frame) ? size_of_result(frame, 0, dim) : assume(frame, self->size(dim)));
+}
+
+void before_coalesce(OpFrame& frame) {
+  const at::Tensor* self = tensor_argument(frame, 0);
+  if (!self || !self->is_sparse() || !self->is_cuda()) return;
+  at::Tensor indices = self->_indices();
+  if (!plain_cuda(indices) || indices.size(1) < 2) return;
+  at::Tensor known = load(indices);
+  post(frame, known.defined() ? std::get<0>(at::unique_dim(known, 1)).size(1) : assume(frame, indices.size(1)));
+}
+
+void before_scalar_read(ThreadState& thread, OpFrame& frame) {
+  const at::Tensor* self = tensor_argument(frame, 0);
+  if (!self || !plain_cuda(*self) || self->numel() != 1) return;
+  uint64_t address = address_of(*self);
+  char known[16];
+  if (self->element_size() <= static_cast<int64_t>(sizeof known) && bridge().content_get(address, known, self->element_size())) return;
+  if (assumptions().contains(address)) {
+    post(frame, 1);
+    return;
+  }
+  if (const OpFrame* repeat = ancestor(thread, Special::kRepeatInterleave)) {
+    bool check = self->scalar_type() == at::kBool;
+    post(frame, check ? 1 : repeat->expected_count);
+  }
+}
+
+// Which experts, proposals or tokens unknown scores choose is not known; that each row chooses k different ones is. They are
+// dealt out evenly.
+void invent_indices(OpFrame& frame) {
+  const auto& outputs = frame.function->outputs();
+  if (outputs.size() != 2 || !outputs[0].isTensor() || !outputs[1].isTensor()) return;
+  const at::Tensor& indices = outputs[1].toTensor();
+  if (!plain_cuda(indices) || indices.scalar_type() != at::kLong || indices.dim() == 0 || indices.numel() == 0 ||
+      indices.numel() > kMaxInventedIndices || frame.choice_size <= 0)
+    return;
+  int64_t n = frame.choice_size, dim = frame.choice_dim;
+  std::vector<int64_t> shape = indices.sizes().vec();
+  int64_t k = shape[static_cast<size_t>(dim)];
+  if (k >= n) return;
+  shape.erase(shape.begin() + dim);
+  shape.push_back(k);
+  at::Tensor dealt = at::remainder(at::arange(indices.numel(), at::TensorOptions().dtype(at::kLong)), n).view(shape);
+  store(indices, at::movedim(dealt, -1, dim).contiguous());
+  record::Event event;
+  event.kind = record::EventKind::kAssumedSize;
+  event.value = static_cast<uint64_t>(k);
+  event.size_bytes = static_cast<uint64_t>(n);
+  event.name = frame.info->name_id;
+  fill_context(&event);
+  bridge().emit(&event);
+}
+
+void note_topk(OpFrame& frame) {
+  const at::Tensor* self = tensor_argument(frame, 0);
+  auto inputs = frame.function->inputs();
+  if (!self || self->dim() == 0 || inputs.size() < 3 || !inputs[2].isInt()) return;
+  int64_t dim = inputs[2].toInt();
+  if (dim < 0) dim += self->dim();
+  frame.choice_size = self->size(dim);
+  frame.choice_dim = dim;
+}
+
+}  // namespace
+
+void before_selection(ThreadState& thread, OpFrame& frame) {
+  switch (frame.info->special) {
+    case Special::kScalarRead: before_scalar_read(thread, frame); break;
+    case Special::kNonzero: before_nonzero(thread, frame); break;
+    case Special::kUnique:
+    case Special::kUniqueConsecutive: before_unique(frame); break;
+    case Special::kUniqueDim: before_unique_dim(frame); break;
+    case Special::kCoalesce: before_coalesce(frame); break;
+    case Special::kNms:
+      if (compute_now(frame)) frame.expected_count = size_of_result(frame, 0, 0);
+      break;
+    case Special::kRepeatInterleave:
+      if (!frame.pending)
+        if (const at::Tensor* repeats = tensor_argument(frame, 0)) frame.expected_count = assume(frame, repeats->numel());
+      break;
+    case Special::kTopk:
+      if (!frame.pending) note_topk(frame);
+      break;
+    case Special::kFoundInf:
+      if (!frame.pending && frame.function->inputs().size() > 0 && frame.function->inputs()[0].isTensorList())
+        for (const at::Tensor& t : frame.function->inputs()[0].toTensorList())
+          if (t.defined() && plain_cuda(t)) forget(t);
+      break;
+    default: break;
+  }
+}
+
+void after_selection(ThreadState&, OpFrame& frame) {
+  const auto& outputs = frame.function->outputs();
+  if (frame.info->special == Special::kAll && !frame.pending && outputs.size() == 1 && outputs[0].isTensor()) {
+    const at::Tensor& t = outputs[0].toTensor();
+    if (t.defined() && plain_cuda(t) && t.numel() == 1) assumptions().add(address_of(t));
+  }
+  if (frame.info->special == Special::kTopk && !frame.pending) invent_indices(frame);
+}
+
+void forget_assumption(uint64_t address) { assumptions().remove(address); }
+
+}  // namespace tonnage::shim

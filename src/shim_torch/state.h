@@ -1,0 +1,92 @@
+// What the recorder keeps: one process-wide Shim and one ThreadState per thread.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "vgpu/bridge.h"
+#include "vgpu/session.h"
+
+namespace tonnage::shim {
+
+struct OpInfo;
+struct PendingCompute;
+
+struct Settings {
+  bool known_values = true;
+  bool stacks = true;
+  uint64_t known_integer_bytes = 64ull << 20;
+  uint64_t known_float_elements = 4096;
+  double assume_selected = -1;
+};
+
+// Counted, and told in the record at the end: what did not work.
+struct Counters {
+  std::atomic<uint64_t> operators{0}, computed{0}, failed{0}, exceptions{0};
+};
+
+struct Shim {
+  const vgpu::Bridge* bridge = nullptr;
+  Settings settings;
+  Counters counters;
+  std::atomic<uint32_t> steps{0};  // training steps completed
+};
+
+// The one instance; set up by tonnage_torch_start before any callback can run, never destroyed.
+Shim& shim();
+inline const vgpu::Bridge& bridge() { return *shim().bridge; }
+
+// Frames of RecordFunction on this thread, outermost first.
+struct OpFrame {
+  enum class Kind : uint8_t { kOperator, kNamed, kBackward };
+  const at::RecordFunction* function = nullptr;
+  const OpInfo* info = nullptr;  // kOperator only
+  Kind kind = Kind::kNamed;
+  bool depth_added = false;   // the driver was told that launches here are accounted for
+  bool delegated = false;     // a call of the same operator inside it does the work (autocast, modes)
+  bool posted = false;        // a data-dependent count was posted for the driver
+  bool opaque = false;        // tensors that are not plain CUDA tensors: leave it alone
+  uint32_t name = 0;          // interned
+  uint32_t serial = 0;        // of this thread; tells apart calls that follow each other
+  uint32_t outer_stack = 0;   // what the thread had before this frame
+  uint32_t outer_module = 0;
+  int64_t expected_count = -1;  // elements that a selection inside will take, if known
+  int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
+  std::unique_ptr<PendingCompute> pending;
+};
+
+// An allocation of the innermost operator, until the operator ends: scratch memory is told from results by it.
+struct RecentAlloc {
+  uint64_t address = 0;
+  uint32_t serial = 0;
+  bool direct = false;  // asked for by the operator itself, not by an aten::empty inside
+};
+
+inline constexpr size_t kRecentAllocs = 16;
+
+struct ThreadState {
+  std::vector<OpFrame> frames;
+  uint32_t next_serial = 1;
+  uint32_t stack = 0;         // of the outermost operator running
+  bool native_stack = false;  // no Python frames: take return addresses when something is recorded
+  uint32_t module = 0;        // module whose parameters were used last
+  bool busy = false;          // the recorder itself is calling PyTorch
+  int backward_depth = 0;
+  int optimizer_depth = 0;
+  int data_depth = 0;
+  int named_depth = 0;        // Python autograd functions and the like
+  uint32_t scope_name = 0;    // optimizer or loader of the scope above
+  uint8_t emitted_phase = 0;
+  uint64_t thread_id = 0;     // RecordFunction's
+  RecentAlloc recent[kRecentAllocs];
+  uint32_t recent_next = 0;
+};
+
+// This thread's state; null while the thread is ending.
+ThreadState* thread_state();
+
+}  // namespace tonnage::shim

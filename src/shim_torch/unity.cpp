@@ -1,0 +1,11 @@
+// One translation unit: PyTorch's headers, which take most of the compiler's time, are read once.
+#include "shim_torch/allocator.cpp"
+#include "shim_torch/context.cpp"
+#include "shim_torch/labels.cpp"
+#include "shim_torch/operators.cpp"
+#include "shim_torch/python_api.cpp"
+#include "shim_torch/selection.cpp"
+#include "shim_torch/stacks.cpp"
+#include "shim_torch/start.cpp"
+#include "shim_torch/state.cpp"
+#include "shim_torch/values.cpp"

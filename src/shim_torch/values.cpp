@@ -1,0 +1,404 @@
+#include "shim_torch/values.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/Exception.h>
+
+#include "shim_torch/capture.h"
+#include "shim_torch/selection.h"
+
+namespace tonnage::shim {
+namespace {
+
+constexpr int kGiveUpAfter = 4;
+constexpr size_t kMaxRuns = 1 << 16;  // pieces of a strided tensor that are handled one by one
+
+// PyTorch warns through a handler of the thread; what the recorder's own calls warn of is not the program's.
+class Silence : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// Everything between a call and the plain CPU operator is switched off for the recorder's own calls.
+struct PlainCpuScope {
+  PlainCpuScope(ThreadState& t)
+      : thread(t),
+        keys(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+             c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+                 c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::PreDispatch,
+                                      c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
+                                      c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+                                      c10::DispatchKey::Tracer, c10::DispatchKey::DeferredInit, c10::DispatchKey::Fake})),
+        warnings(&silence) {
+    thread.busy = true;
+  }
+  ~PlainCpuScope() { thread.busy = false; }
+  ThreadState& thread;
+  Silence silence;
+  c10::impl::ForceDispatchKeyGuard keys;
+  c10::WarningUtils::WarningHandlerGuard warnings;
+  at::DisableRecordFunctionGuard no_record;
+};
+
+at::Tensor cpu_like(const at::Tensor& t) {
+  return at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+}
+
+// Random operators draw from a generator of their own, so that the program's random numbers stay what they were.
+at::Generator& private_generator() {
+  static auto* generator = new at::Generator(at::detail::createCPUGenerator(0x746f6e6e616765));
+  return *generator;
+}
+
+bool is_integer(const at::Tensor& t) { return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true); }
+
+// Calls f(element offset, elements) for every run of adjacent elements; false if there are too many.
+template <class F>
+bool for_each_run(const at::Tensor& t, F f) {
+  int64_t run = 1;
+  int64_t inner = t.dim();
+  while (inner > 0 && (t.size(inner - 1) == 1 || t.stride(inner - 1) == run)) run *= t.size(--inner);
+  int64_t count = 1;
+  for (int64_t d = 0; d < inner; d++) count *= t.size(d);
+  if (static_cast<uint64_t>(count) > kMaxRuns) return false;
+  std::vector<int64_t> index(static_cast<size_t>(inner), 0);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t offset = 0;
+    for (int64_t d = 0; d < inner; d++) offset += index[static_cast<size_t>(d)] * t.stride(d);
+    f(offset, run, i);
+    for (int64_t d = inner - 1; d >= 0 && ++index[static_cast<size_t>(d)] == t.size(d); d--) index[static_cast<size_t>(d)] = 0;
+  }
+  return true;
+}
+
+enum class Input { kKnown, kUnknown, kOpaque, kHost };
+
+// Cheap look at one input; does not read content.
+Input classify(const at::Tensor& t) {
+  if (!t.defined()) return Input::kHost;
+  const auto keys = t.unsafeGetTensorImpl()->key_set();
+  if (!keys.has_backend(c10::BackendComponent::CUDABit)) {
+    if (keys.has_backend(c10::BackendComponent::CPUBit) && keys.has(c10::DispatchKey::Dense) && !keys.has(c10::DispatchKey::Python))
+      return Input::kHost;
+    return Input::kOpaque;
+  }
+  if (!plain_cuda(t)) return Input::kOpaque;
+  if (t.numel() == 0) return Input::kKnown;
+  if (static_cast<uint64_t>(t.numel()) * t.element_size() > shim().settings.known_integer_bytes) return Input::kUnknown;
+  return bridge().content_any(address_of(t), t.element_size()) ? Input::kKnown : Input::kUnknown;
+}
+
+template <class F>
+void for_each_tensor(const c10::IValue& value, F f) {
+  if (value.isTensor()) {
+    f(value.toTensor(), -1);
+  } else if (value.isTensorList()) {
+    int i = 0;
+    for (const at::Tensor& t : value.toTensorList()) f(t, i++);
+  } else if (value.isOptionalTensorList()) {
+    int i = 0;
+    for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+      if (t && t->defined()) f(*t, i);
+      i++;
+    }
+  }
+}
+
+struct Verdict {
+  bool cuda = false;       // concerns the device at all
+  bool opaque = false;
+  bool candidate = true;
+};
+
+Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+  Verdict v;
+  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
+    const c10::IValue& value = inputs[i];
+    if (value.isDevice()) {
+      v.cuda |= value.toDevice().is_cuda();
+      continue;
+    }
+    bool written = info.writes[i], write_only = info.write_only[i];
+    for_each_tensor(value, [&](const at::Tensor& t, int) {
+      if (!t.defined() || v.opaque) return;
+      if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now
+        if (t.is_cuda() && !plain_cuda(t)) v.opaque = true;
+        return;
+      }
+      switch (classify(t)) {
+        case Input::kOpaque: v.opaque = true; break;
+        case Input::kHost: v.candidate &= !written; break;
+        case Input::kUnknown:
+          v.cuda = true;
+          if (!write_only) v.candidate = false;
+          if (write_only && !small_enough(t)) v.candidate = false;
+          break;
+        case Input::kKnown:
+          v.cuda = true;
+          if (written && !small_enough(t)) v.candidate = false;
+          break;
+      }
+    });
+    if (v.opaque) break;
+  }
+  return v;
+}
+
+void forget_written(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
+    if (info.writes[i]) for_each_tensor(inputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+  for (int i : info.hidden_writes)
+    if (static_cast<size_t>(i) < inputs.size())
+      for_each_tensor(inputs[static_cast<size_t>(i)], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+}
+
+// A copy that the driver itself sees as a copy, or one that ends on the host.
+bool copy_is_drivers(c10::ArrayRef<const c10::IValue> inputs) {
+  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return false;
+  const at::Tensor& to = inputs[0].toTensor();
+  const at::Tensor& from = inputs[1].toTensor();
+  if (!to.defined() || !from.defined()) return true;
+  if (!to.is_cuda() || !from.is_cuda()) return true;  // pieces of it that are kernels are copy_ calls inside
+  return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && to.strides() == from.strides() &&
+         to.is_non_overlapping_and_dense();
+}
+
+// Replaces device tensors by CPU copies; false if some content turns out to be unknown.
+bool prepare(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, PendingCompute& out) {
+  out.arguments.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); i++) {
+    const c10::IValue& value = inputs[i];
+    bool written = i < info.arguments() && info.writes[i], write_only = i < info.arguments() && info.write_only[i];
+    bool complete = true;
+    auto copy = [&](const at::Tensor& t, int element) -> at::Tensor {
+      if (!t.defined() || !t.is_cuda()) return t;
+      at::Tensor made = write_only ? cpu_like(t) : load(t);
+      if (!made.defined()) complete = false;
+      if (written) out.written.push_back({i, element, t});
+      return made;
+    };
+    if (value.isTensor()) {
+      out.arguments.emplace_back(copy(value.toTensor(), -1));
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      int n = 0;
+      for (const at::Tensor& t : value.toTensorList()) list.push_back(copy(t, n++));
+      out.arguments.emplace_back(std::move(list));
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      int n = 0;
+      for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+        if (t && t->defined())
+          list.push_back(copy(*t, n));
+        else
+          list.push_back(std::nullopt);
+        n++;
+      }
+      out.arguments.emplace_back(std::move(list));
+    } else if (value.isDevice() && value.toDevice().is_cuda()) {
+      out.arguments.emplace_back(c10::Device(c10::kCPU));
+    } else if (static_cast<int>(i) == info.generator_argument) {
+      out.arguments.emplace_back(private_generator());
+    } else {
+      out.arguments.emplace_back(value);
+    }
+    if (!complete) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool plain_cuda(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kOdd({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::Functionalize,
+                                      c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::BatchedNestedTensor,
+                                      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::Conjugate,
+                                      c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::Named});
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const auto keys = impl->key_set();
+  return keys.has_backend(c10::BackendComponent::CUDABit) && keys.has(c10::DispatchKey::Dense) && !keys.has_any(kOdd) &&
+         impl->has_storage() && impl->storage().device_type() == c10::DeviceType::CUDA;
+}
+
+uint64_t address_of(const at::Tensor& tensor) {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const void* base = impl->storage().data();
+  return reinterpret_cast<uint64_t>(base) + static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
+}
+
+uint64_t span_bytes(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return 0;
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return static_cast<uint64_t>(last + 1) * tensor.element_size();
+}
+
+bool small_enough(const at::Tensor& tensor) {
+  const Settings& s = shim().settings;
+  if (is_integer(tensor)) return static_cast<uint64_t>(tensor.numel()) * tensor.element_size() <= s.known_integer_bytes;
+  return static_cast<uint64_t>(tensor.numel()) <= s.known_float_elements;
+}
+
+at::Tensor load(const at::Tensor& device) {
+  at::Tensor copy = cpu_like(device);
+  uint64_t span = span_bytes(device);
+  if (span == 0) return copy;
+  uint64_t address = address_of(device);
+  if (span <= shim().settings.known_integer_bytes && copy.storage().nbytes() >= span &&
+      bridge().content_get(address, copy.mutable_data_ptr(), span))
+    return copy;
+  // A view with gaps: only its own elements need to be known.
+  at::Tensor dense = at::empty(device.sizes(), copy.options());
+  char* out = static_cast<char*>(dense.mutable_data_ptr());
+  size_t item = device.element_size();
+  bool known = true;
+  bool few = for_each_run(device, [&](int64_t offset, int64_t run, int64_t i) {
+    if (known)
+      known = bridge().content_get(address + static_cast<uint64_t>(offset) * item, out + static_cast<size_t>(i * run) * item,
+                                   static_cast<size_t>(run) * item);
+  });
+  return few && known ? dense : at::Tensor();
+}
+
+bool store(const at::Tensor& device, const at::Tensor& value) {
+  uint64_t span = span_bytes(device);
+  if (span == 0) return true;
+  uint64_t address = address_of(device);
+  if (!value.defined() || value.sizes() != device.sizes() || value.scalar_type() != device.scalar_type() || !value.device().is_cpu() ||
+      capturing()) {
+    forget(device);
+    return false;
+  }
+  if (device.is_non_overlapping_and_dense()) {
+    at::Tensor same = value.strides() == device.strides() ? value : cpu_like(device).copy_(value);
+    bridge().content_set(address, same.const_data_ptr(), span);
+    return true;
+  }
+  at::Tensor dense = value.contiguous();
+  const char* in = static_cast<const char*>(dense.const_data_ptr());
+  size_t item = device.element_size();
+  bool few = for_each_run(device, [&](int64_t offset, int64_t run, int64_t i) {
+    bridge().content_set(address + static_cast<uint64_t>(offset) * item, in + static_cast<size_t>(i * run) * item,
+                         static_cast<size_t>(run) * item);
+  });
+  if (!few) forget(device);
+  return few;
+}
+
+void forget(const at::Tensor& device) {
+  uint64_t span = span_bytes(device);
+  if (span == 0) return;
+  uint64_t address = address_of(device);
+  if (bridge().content_any(address, span)) bridge().content_forget(address, span);
+}
+
+bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
+  try {
+    info.handle.callBoxed(&arguments);
+    shim().counters.computed.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  } catch (...) {
+    info.failures.fetch_add(1, std::memory_order_relaxed);
+    shim().counters.failed.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+}
+
+void before_operator(ThreadState& thread, OpFrame& frame) {
+  const OpInfo& info = *frame.info;
+  auto inputs = frame.function->inputs();
+  if (info.special == Special::kCopy && copy_is_drivers(inputs)) {
+    frame.opaque = true;
+    return;
+  }
+  Verdict verdict = judge(info, inputs);
+  if (verdict.opaque || !verdict.cuda) {
+    frame.opaque = true;
+    if (info.special == Special::kCoalesce && shim().settings.known_values) {  // sparse: only the size of its result is followed
+      PlainCpuScope scope(thread);
+      before_selection(thread, frame);
+    }
+    return;
+  }
+  bridge().operator_depth_add(1);
+  frame.depth_added = true;
+  bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter && (!info.random || info.generator_argument >= 0) &&
+              info.hidden_writes.empty() && shim().settings.known_values;
+  if (verdict.candidate && able) {
+    PlainCpuScope scope(thread);
+    auto pending = std::make_unique<PendingCompute>();
+    if (prepare(info, inputs, *pending)) frame.pending = std::move(pending);
+  }
+  if (info.special != Special::kNone && shim().settings.known_values) {
+    PlainCpuScope scope(thread);
+    before_selection(thread, frame);
+  }
+  if (!frame.pending && (info.any_writes || !info.hidden_writes.empty()) && info.special != Special::kFoundInf) forget_written(info, inputs);
+}
+
+void after_operator(ThreadState& thread, OpFrame& frame) {
+  if (frame.opaque || !frame.depth_added) return;
+  const OpInfo& info = *frame.info;
+  if (frame.delegated) return;  // the call inside it was followed
+  const std::vector<c10::IValue>& outputs = frame.function->outputs();
+  auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
+  if (frame.pending) {
+    bool fits = true;
+    for (size_t i = 0; i < outputs.size(); i++)
+      if (!own_result(i))
+        for_each_tensor(outputs[i], [&](const at::Tensor& t, int) {
+          if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(t))) fits = false;
+        });
+    PendingCompute& pending = *frame.pending;
+    PlainCpuScope scope(thread);
+    std::vector<c10::IValue> results;
+    bool done = false;
+    if (pending.has_results) {
+      results = pending.results;
+      done = true;
+    } else if (fits) {
+      results = pending.arguments;
+      done = compute(info, results);
+    }
+    done &= results.size() == outputs.size() || outputs.empty();
+    for (const auto& w : pending.written) {
+      const c10::IValue& argument = pending.arguments[w.argument];
+      at::Tensor value;
+      if (w.element < 0)
+        value = argument.toTensor();
+      else if (argument.isTensorList())
+        value = argument.toTensorList().get(static_cast<size_t>(w.element));
+      if (done)
+        store(w.device, value);
+      else
+        forget(w.device);
+    }
+    for (size_t i = 0; i < outputs.size(); i++) {
+      if (own_result(i)) continue;
+      for_each_tensor(outputs[i], [&](const at::Tensor& t, int element) {
+        if (!t.defined() || !plain_cuda(t)) return;
+        at::Tensor value;
+        if (done && results[i].isTensor() && element < 0) value = results[i].toTensor();
+        if (done && results[i].isTensorList() && element >= 0 && static_cast<size_t>(element) < results[i].toTensorList().size())
+          value = results[i].toTensorList().get(static_cast<size_t>(element));
+        if (done && fits)
+          store(t, value);
+        else
+          forget(t);
+      });
+    }
+  } else {
+    for (size_t i = 0; i < outputs.size(); i++)
+      if (!own_result(i)) for_each_tensor(outputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+  }
+  if (info.special != Special::kNone && shim().settings.known_values) {
+    PlainCpuScope scope(thread);
+    after_selection(thread, frame);
+  }
+}
+
+}  // namespace tonnage::shim
