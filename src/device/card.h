@@ -22,6 +22,7 @@ struct Architecture {
   int shared_allocation_unit = 0;     // bytes
   int largest_cluster = 0;            // blocks; 0: no clusters
   int persisting_l2_sixteenths = 0;   // share of L2 that persisting accesses may take
+  double nvlink_link_bytes_per_s = 0; // one link, one direction
   uint64_t context_bytes = 0;         // modelled: one process's context before its first allocation
 };
 

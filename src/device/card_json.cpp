@@ -83,8 +83,8 @@ std::vector<std::string> read_texts(ObjectReader& reader, const std::string& key
 void read_groups(ObjectReader& reader, Card* card) {
   const Json* list = reader.get("sms_per_group", true);
   if (!list) return;
-  if (!list->is_array() || list->empty() || list->size() > 64) {
-    reader.fail("sms_per_group", "expected a list of 1 to 64 integers");
+  if (!list->is_array() || list->empty() || list->size() > 32) {
+    reader.fail("sms_per_group", "expected a list of 1 to 32 integers");
     return;
   }
   int64_t sum = 0;
@@ -197,6 +197,7 @@ Result<std::vector<Architecture>> parse_architectures(std::string_view text, con
       a.largest_cluster = static_cast<int>(reader.integer("largest_cluster", 0, vgpu::kMaxClusterSize));
       a.persisting_l2_sixteenths = static_cast<int>(reader.integer("persisting_l2_sixteenths", 0, 16));
       a.context_bytes = reader.integer("context_bytes", 1 << 20, int64_t{1} << 34);
+      a.nvlink_link_bytes_per_s = reader.number("nvlink_link_bytes_per_s", 1e13);
       a.attributes = common;
       if (const Json* own = reader.get("attributes", true)) {
         for (const auto& [number, v] : read_attributes(*own, path + ".attributes", &problem)) a.attributes[number] = v;

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "device/attributes.h"
 #include "device/card.h"
@@ -108,6 +110,15 @@ vgpu::CardDesc to_desc(const Card& card, int index, std::optional<uint64_t> memo
   desc.peak_flops_int8 = peak_of(card, "int8");
   desc.power_limit_watts = card.power_limit_watts;
   desc.is_mig = card.is_mig() ? 1 : 0;
+  desc.pcie_generation = card.pcie_generation;
+  desc.pcie_lanes = card.pcie_lanes;
+  if (card.nvlink_bytes_per_s > 0) {
+    desc.nvlink_bytes_per_s = card.architecture.nvlink_link_bytes_per_s;
+    desc.nvlink_links = static_cast<int32_t>(std::lround(card.nvlink_bytes_per_s / 2 / desc.nvlink_bytes_per_s));
+  }
+  for (size_t i = 0; i < std::min(card.sms_per_group.size(), std::size(desc.sms_per_group)); ++i) {
+    desc.sms_per_group[i] = static_cast<uint8_t>(card.sms_per_group[i]);
+  }
   copy_text(desc.driver_version, sizeof desc.driver_version, kDriverVersion);
   desc.cuda_driver_version = kCudaDriverVersion;
   return desc;
@@ -141,6 +152,7 @@ Card slice_of(const Card& whole, const MigProfile& profile) {
   slice.memory_bytes_per_s = whole.memory_bytes_per_s * memory_share;
   slice.memory_bus_bits = static_cast<int>(whole.memory_bus_bits * memory_share);
   for (auto& [type, rate] : slice.peak) rate *= compute_share;
+  slice.nvlink_bytes_per_s = 0;
   slice.attributes[kAsyncEngineCount] = profile.copy_engines;
   slice.attributes.erase(kMultiprocessorCount);
   slice.attributes.erase(kL2CacheSize);

@@ -42,7 +42,11 @@ struct CardDesc {
   int32_t is_mig;  // 1: a MIG slice
   char driver_version[32];  // NVML's, e.g. "580.159.04"
   int32_t cuda_driver_version;  // e.g. 13000
-  uint8_t reserved[64];
+  int32_t pcie_generation, pcie_lanes;  // 0: unknown
+  int32_t nvlink_links;                 // 0: no NVLink
+  double nvlink_bytes_per_s;            // one link, one direction
+  uint8_t sms_per_group[32];            // SMs of each GPC and left-over pair, 0 ends; what max_clusters follows from
+  uint8_t reserved[12];
 };
 
 // Memory in use on one device, by all processes of the session. Kept with atomics: a process may be killed at any moment.
