@@ -81,5 +81,7 @@ bool array_place(CUarray array, ArrayPlace* out);
 
 // pool.cpp: pools give memory above their release threshold back when the host waits. Null context: all.
 void pools_on_synchronise(Context* context);
+// Frees memory that came from a pool, as cuMemFree may (no stream). INVALID_VALUE if it did not.
+CUresult free_pool_memory(CUdeviceptr address);
 
 }  // namespace tonnage::vgpu
