@@ -85,7 +85,7 @@ struct Event {
   EventKind kind = EventKind::kNone;
   uint8_t device = 0;
   Phase phase = Phase::kOther;   // of the thread, when it happened
-  uint8_t flags = 0;             // bit 0: figure is modelled
+  uint8_t flags = 0;             // kEvent… bits, below
   uint32_t process = 0;          // index into Record::processes
   uint32_t thread = 0;           // small number, per process, 0 = main
   uint32_t step = 0;             // steps completed before it
@@ -101,6 +101,7 @@ struct Event {
 };
 
 inline constexpr uint8_t kEventModelled = 1;
+inline constexpr uint8_t kEventHostSource = 2;  // kAlloc: the result of a copy from the host
 
 // One stack frame; strings by id.
 struct Frame {
