@@ -3,11 +3,11 @@ import sys
 from pathlib import Path
 
 folder = Path(sys.argv[1])
-FMA = 'asm volatile("fma.rn.f32 %0,%0,%0,%0;":"+f"(x));'  # 16 bytes of machine code
+FMA = "fma.rn.f32 %0,%0,%0,%0;"  # 16 bytes of machine code
 
 
 def kernel(name, instructions):
-    return f'extern "C" __global__ void {name}(float* p) {{ float x = p ? p[0] : 1; {FMA * instructions} if (p) p[0] = x; }}\n'
+    return f'extern "C" __global__ void {name}(float* p) {{ float x = p ? p[0] : 1; asm volatile("{FMA * instructions}" : "+f"(x)); if (p) p[0] = x; }}\n'
 
 
 for kib in (1, 16, 128, 1024):

@@ -9,6 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 python=${PYTHON:-python3}
+[[ $python == */* ]] && python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python")
 real=${REAL_LIBCUDA:-$(ldconfig -p | awk '/libcuda\.so\.1 .*x86-64/{print $NF; exit}')}
 [ -e "${real:-}" ] || real=/usr/local/nvidia/lib64/libcuda.so.1
 [ -e "$real" ] || { echo "measure.sh: no libcuda.so.1 found; name it with REAL_LIBCUDA"; exit 1; }
@@ -36,8 +37,8 @@ g++ $flags "$here/code_memory.cpp" "$real" -o "$work/code_memory" || exit 1
 mkdir "$work/cubins"
 if command -v nvcc > /dev/null; then
   "$python" "$here/code_kernels.py" "$work/cubins"
-  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
-  ls "$work"/cubins/*.cu | xargs -P 8 -I{} sh -c 'nvcc -cubin -arch=sm_'"$arch"' -Xptxas -O1 -o $(echo {} | sed s/.cu$/.cubin/) {}' 2>&1 | tail -3
+  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d .)
+  ls "$work"/cubins/*.cu | xargs -P 8 -I{} sh -c 'nvcc -cubin -arch=sm_'"${arch:-90}"' -Xptxas -O1 -o $(echo {} | sed s/.cu$/.cubin/) {}' 2>&1 | tail -3
 fi
 say built
 
