@@ -13,6 +13,19 @@
 namespace tonnage::vgpu {
 namespace {
 
+// Memory of cuMemCreate.
+struct Physical {
+  uint64_t handle = 0;
+  Device* device = nullptr;
+  CUmemAllocationProp prop = {};
+  uint64_t bytes = 0;
+  int references = 1;           // of the host
+  int mappings = 0;
+  bool imported = false;        // another process has it on its account
+  SharedBlock* shared = nullptr;
+  int fd = -1;
+};
+
 struct Range {
   uint64_t base, bytes;  // what was taken from the address space
 };
@@ -22,6 +35,7 @@ struct Mapping {
   std::map<int, CUmemAccess_flags> access;  // by device index
 };
 
+// `mutex` guards reservations, mappings and physical memory; it is taken before memory_mutex.
 struct Tables {
   std::mutex mutex;
   std::map<uint64_t, Range> ranges;         // all that reserve_range gave out, by address; under memory_mutex
@@ -88,6 +102,31 @@ CUresult check_prop(const CUmemAllocationProp* prop, Device** device) {
   return CUDA_SUCCESS;
 }
 
+std::mutex& virtual_mutex() { return tables().mutex; }
+
+Physical* to_physical(CUmemGenericAllocationHandle handle) {
+  const auto it = tables().physical.find(handle);
+  return it == tables().physical.end() ? nullptr : it->second.get();
+}
+
+Physical* add_physical(Physical physical) {
+  physical.handle = driver()->new_id();
+  auto owned = std::make_unique<Physical>(std::move(physical));
+  Physical* result = owned.get();
+  tables().physical[result->handle] = std::move(owned);
+  return result;
+}
+
+void drop_physical_if_unused(Physical* physical) {
+  if (physical->references > 0 || physical->mappings > 0) return;
+  const bool owner = !physical->imported;
+  if (physical->shared) drop_shared_block(physical->shared, owner, physical->bytes);
+  else refund_device(physical->device, physical->bytes);
+  if (owner) record_device_free(physical->device->index, physical->handle, physical->bytes, record::DeviceMemoryKind::kVirtual);
+  if (physical->fd >= 0) close(physical->fd);
+  tables().physical.erase(physical->handle);
+}
+
 }  // namespace
 
 uint64_t reserve_range(uint64_t bytes, uint64_t alignment) {
@@ -119,33 +158,6 @@ void release_range(uint64_t address, uint64_t) {
   if (it == tables().ranges.end()) return;
   tables().free_ranges.push_back(it->second);
   tables().ranges.erase(it);
-}
-
-std::mutex& virtual_mutex() { return tables().mutex; }
-
-Physical* to_physical(CUmemGenericAllocationHandle handle) {
-  const auto it = tables().physical.find(handle);
-  return it == tables().physical.end() ? nullptr : it->second.get();
-}
-
-Physical* add_physical(Physical physical) {
-  physical.handle = driver()->new_id();
-  auto owned = std::make_unique<Physical>(std::move(physical));
-  Physical* result = owned.get();
-  tables().physical[result->handle] = std::move(owned);
-  return result;
-}
-
-void drop_physical_if_unused(Physical* physical) {
-  if (physical->references > 0 || physical->mappings > 0) return;
-  if (!physical->multicast) {
-    const bool owner = !physical->imported;
-    if (physical->shared) drop_shared_block(physical->shared, owner, physical->bytes);
-    else refund_device(physical->device, physical->bytes);
-    if (owner) record_device_free(physical->device->index, physical->handle, physical->bytes, record::DeviceMemoryKind::kVirtual);
-  }
-  if (physical->fd >= 0) close(physical->fd);
-  tables().physical.erase(physical->handle);
 }
 
 }  // namespace tonnage::vgpu
@@ -241,7 +253,7 @@ VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemG
   (void)state;
   std::lock_guard lock(virtual_mutex());
   const Physical* physical = to_physical(handle);
-  if (!out || !physical || physical->multicast) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !physical) return CUDA_ERROR_INVALID_VALUE;
   *out = physical->prop;
   return CUDA_SUCCESS;
 }
@@ -269,7 +281,7 @@ VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     allocation.address = address;
     allocation.requested_bytes = size;
     allocation.kind = tonnage::record::DeviceMemoryKind::kVirtual;
-    allocation.device = physical->device ? physical->device : state->devices.front().get();
+    allocation.device = physical->device;
     allocation.buffer_id = state->new_id();
     allocation.owned_elsewhere = true;
     add_allocation(allocation);
@@ -337,7 +349,7 @@ VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
   Physical* physical = to_physical(handle);
-  if (!physical || physical->references == 0 || physical->multicast) return CUDA_ERROR_INVALID_VALUE;
+  if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(physical->prop.requestedHandleTypes & type))
     return CUDA_ERROR_INVALID_VALUE;
   if (physical->fd < 0) {

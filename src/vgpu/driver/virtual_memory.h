@@ -20,29 +20,7 @@ inline constexpr uint64_t kPoolUnit = 512;
 uint64_t reserve_range(uint64_t bytes, uint64_t alignment = 0);
 void release_range(uint64_t address, uint64_t bytes);
 
-// Memory of cuMemCreate, or a multicast object (multicast.cpp), which has none of its own.
-struct SharedBlock;
-struct Physical {
-  uint64_t handle = 0;
-  Device* device = nullptr;     // null: multicast
-  CUmemAllocationProp prop = {};
-  uint64_t bytes = 0;
-  int references = 1;           // of the host
-  int mappings = 0;             // and of multicast objects that it is bound to
-  bool imported = false;        // another process has it on its account
-  bool multicast = false;
-  CUmulticastObjectProp multicast_prop = {};
-  std::vector<Device*> members;
-  SharedBlock* shared = nullptr;
-  int fd = -1;
-};
-
-// Guards reservations, physical memory and mappings; taken before memory_mutex.
-std::mutex& virtual_mutex();
-Physical* to_physical(CUmemGenericAllocationHandle handle);  // null: not a live one; under virtual_mutex
-Physical* add_physical(Physical physical);                   // gives it a handle
-void drop_physical_if_unused(Physical* physical);
-// Sum of the bytes that pools could give back; tried before the card is found full (pool.cpp).
+// Gives back what pools hold without needing it; tried before the card is found full (pool.cpp).
 void pools_release_unused(Device* device);
 
 }  // namespace tonnage::vgpu
