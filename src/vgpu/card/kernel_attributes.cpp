@@ -5,7 +5,7 @@
 namespace tonnage::vgpu {
 namespace {
 
-constexpr int kOk = 0, kInvalidValue = 1, kNotPermitted = 800;
+constexpr int kOk = 0, kInvalidValue = 1;
 // CUdevice_attribute
 constexpr int kMaxThreadsPerBlock = 1, kSharedPerBlock = 8, kWarpSize = 10, kRegistersPerBlock = 12, kSharedPerBlockOptin = 97;
 constexpr int kPartitions = 4;  // of an SM, on every architecture since Maxwell but 6.0
@@ -43,7 +43,7 @@ KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& 
   out.barriers = kernel.barriers;
   const bool fixed = kernel.required_cluster[0] > 0;
   for (int i = 0; i < 3; ++i) out.required_cluster[i] = fixed ? kernel.required_cluster[i] : settings.cluster[i];
-  out.cluster_must_be_set = kernel.max_cluster_rank > 0 && !fixed;
+  out.cluster_must_be_set = fixed;
   out.non_portable_cluster = settings.non_portable_cluster != 0;
   out.scheduling_policy = settings.scheduling_policy;
   return out;
@@ -85,13 +85,13 @@ int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settin
     case 11:
     case 12:
     case 13:
-      if (kernel.required_cluster[0] > 0) return kNotPermitted;
       if (value < 0) return kInvalidValue;
+      // What the code fixes can only be repeated.
+      if (kernel.required_cluster[0] > 0) return value == kernel.required_cluster[attribute - 11] ? kOk : kInvalidValue;
       settings->cluster[attribute - 11] = value;
       return kOk;
     case 14:
-      if (value != 0 && value != 1) return kInvalidValue;
-      settings->non_portable_cluster = value;
+      settings->non_portable_cluster = value != 0;
       return kOk;
     case 15:
       if (value < 0 || value > 2) return kInvalidValue;

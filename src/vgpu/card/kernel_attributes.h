@@ -45,7 +45,8 @@ int max_threads_for_registers(int registers, const CardDesc& card);
 // By CUfunction_attribute number. Returns a CUresult: 0, or 1 (invalid value) for a number that is not an attribute.
 int get_kernel_attribute(const KernelAttributes& kernel, int attribute, int* value);
 
-// 0; 1 for a value out of range or an attribute that cannot be set; 800 (not permitted) for a cluster that the code fixed.
+// 0, or 1 (invalid value) for a value out of range, an attribute that cannot be set, or another cluster than the code fixed;
+// as an H200's driver 580 answers.
 int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settings, const CardDesc& card, int attribute, int value);
 
 }  // namespace tonnage::vgpu

@@ -9,7 +9,9 @@ namespace tonnage::vgpu {
 namespace {
 
 constexpr int kOk = 0, kInvalidValue = 1, kInvalidClusterSize = 912;
-constexpr int kPortableCluster = 8;  // what every card with clusters can run
+constexpr int kPortableCluster = 8;      // what every card with clusters can run
+constexpr int kNonPortableCluster = 16;  // the largest that an H200 names
+constexpr int kClusteredBlocksPerSm = 8;
 
 // CUdevice_attribute
 enum : int {
@@ -97,12 +99,15 @@ bool groups_of(const CardDesc& card, int (&groups)[kMaxClusterSize + 1]) {
   return true;
 }
 
+// *size 0: the launch names no cluster and the code requires none.
 int cluster_size_of(const KernelAttributes& kernel, const ClusterLaunch& launch, int64_t* size) {
-  *size = 1;
-  for (int i = 0; i < 3; ++i) {
-    int64_t width = launch.cluster[i];
-    if (width == 0) width = kernel.required_cluster[i] > 0 ? kernel.required_cluster[i] : 1;
-    if (width > kMaxClusterSize * 4) return kInvalidClusterSize;
+  const bool named = launch.cluster[0] || launch.cluster[1] || launch.cluster[2];
+  *size = named || kernel.required_cluster[0] > 0 ? 1 : 0;
+  for (int i = 0; i < 3 && *size; ++i) {
+    const int64_t required = kernel.required_cluster[i];
+    const int64_t width = named ? std::max<int64_t>(launch.cluster[i], 1) : std::max<int64_t>(required, 1);
+    if (kernel.cluster_must_be_set && width != required) return kInvalidClusterSize;
+    if (width > kMaxClusterSize * 4 || launch.grid[i] % width != 0) return kInvalidClusterSize;
     *size *= width;
   }
   return kOk;
@@ -115,14 +120,17 @@ int threads_of(const ClusterLaunch& launch, int* threads) {
   return kOk;
 }
 
+// A cluster's blocks are spread over the SMs of one group, so that a group holds no cluster of more blocks than it has SMs, and
+// each SM takes up to eight of a clustered kernel's blocks. Both follow from what an H200 answered for six occupancies and
+// twenty sizes.
 int clusters_on_card(const CardDesc& card, int64_t size, int blocks_per_sm) {
-  if (size < 1 || size > kMaxClusterSize || blocks_per_sm < 1) return 0;
-  if (card.max_clusters[size] == 0) return 0;
+  if (size < 1 || size > kMaxClusterSize || blocks_per_sm < 1 || card.max_clusters[size] == 0) return 0;
   if (blocks_per_sm == 1) return card.max_clusters[size];
+  const int64_t blocks = std::min(blocks_per_sm, kClusteredBlocksPerSm);
   int groups[kMaxClusterSize + 1];
-  if (!groups_of(card, groups)) return card.max_clusters[size] * blocks_per_sm;
+  if (!groups_of(card, groups)) return static_cast<int>(card.max_clusters[size] * blocks);
   int64_t clusters = 0;
-  for (int sms = 1; sms <= kMaxClusterSize; ++sms) clusters += int64_t{groups[sms]} * (int64_t{sms} * blocks_per_sm / size);
+  for (int sms = static_cast<int>(size); sms <= kMaxClusterSize; ++sms) clusters += groups[sms] * (sms * blocks / size);
   return static_cast<int>(std::min<int64_t>(clusters, INT_MAX));
 }
 
@@ -177,7 +185,8 @@ int available_dynamic_shared(const CardDesc& card, const KernelAttributes& kerne
   }
   int64_t each = all / blocks;
   if (card.shared_allocation_unit > 1) each = each / card.shared_allocation_unit * card.shared_allocation_unit;
-  each = std::min(each, per_block) - kernel.static_shared_bytes - reserved_shared(card);
+  // The reserved part is not taken off, by the published code and by the driver (an H200 answers 116736 for two blocks).
+  each = std::min(each, per_block) - kernel.static_shared_bytes;
   *bytes = static_cast<size_t>(std::clamp<int64_t>(each, 0, kernel.max_dynamic_shared_bytes));
   return kOk;
 }
@@ -223,7 +232,8 @@ int max_potential_cluster_size(const CardDesc& card, const KernelAttributes& ker
   int threads = 0, blocks = 0;
   if (const int status = threads_of(launch, &threads); status != kOk) return status;
   if (const int status = max_active_blocks(card, kernel, threads, launch.dynamic_shared_bytes, &blocks); status != kOk) return status;
-  const int most = kernel.non_portable_cluster ? kMaxClusterSize : kPortableCluster;
+  if (kernel.cluster_must_be_set) return kInvalidClusterSize;
+  const int most = kernel.non_portable_cluster ? kNonPortableCluster : kPortableCluster;
   for (int candidate = most; candidate >= 1; --candidate) {
     if (clusters_on_card(card, candidate, blocks) > 0) {
       *size = candidate;

@@ -25,11 +25,12 @@ int max_potential_block_size(const CardDesc& card, const KernelAttributes& kerne
 // A launch as the cluster queries see it.
 struct ClusterLaunch {
   unsigned block[3] = {1, 1, 1};
+  unsigned grid[3] = {0, 0, 0};     // must be whole clusters; 0: not checked
   unsigned cluster[3] = {0, 0, 0};  // 0: not in the launch's attributes
   size_t dynamic_shared_bytes = 0;
 };
 
-// cuOccupancyMaxActiveClusters: clusters of this size that the whole card holds.
+// cuOccupancyMaxActiveClusters: clusters of this size that the whole card holds; 0 where neither launch nor code names a size.
 int max_active_clusters(const CardDesc& card, const KernelAttributes& kernel, const ClusterLaunch& launch, int* clusters);
 
 // cuOccupancyMaxPotentialClusterSize: the largest cluster of which the card holds at least one.
