@@ -43,7 +43,7 @@ KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& 
   out.barriers = kernel.barriers;
   const bool fixed = kernel.required_cluster[0] > 0;
   for (int i = 0; i < 3; ++i) out.required_cluster[i] = fixed ? kernel.required_cluster[i] : settings.cluster[i];
-  out.cluster_must_be_set = fixed;
+  out.cluster_must_be_set = kernel.explicit_cluster;
   out.non_portable_cluster = settings.non_portable_cluster != 0;
   out.scheduling_policy = settings.scheduling_policy;
   return out;

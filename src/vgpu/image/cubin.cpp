@@ -29,6 +29,7 @@ enum InfoAttribute : uint8_t {
   kAttrParamBytes = 0x19,
   kAttrRegisters = 0x2f,
   kAttrCtaPerCluster = 0x3d,
+  kAttrExplicitCluster = 0x3e,
   kAttrMaxClusterRank = 0x3f,
   kAttrParamInfo2 = 0x45,
   kAttrBarriers = 0x4c,
@@ -115,6 +116,7 @@ struct Parser {
     if (!read_tables()) return kInvalidImage;
     if (!elf_architecture(image, &out->sm, &out->suffix)) return kInvalidImage;
     virtual_sm = out->sm;
+    out->relocatable = header.e_type == ET_REL;
     if (header.e_ident[EI_ABIVERSION] <= kAbiOld && (header.e_flags >> 16 & 0xff)) virtual_sm = header.e_flags >> 16 & 0xff;
     read_sections();
     read_symbols();
@@ -173,7 +175,10 @@ struct Parser {
     kernel_of_section.assign(sections.size(), -1);
     kernel_of_symbol.assign(symbols.size(), -1);
     uint64_t name_bytes = 0;
-    for (size_t i = 0; i < symbols.size(); ++i) name_bytes += is_kernel(i) || is_variable(i) ? symbol_names.text(symbols[i].st_name).size() : 0;
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      note_runtime_use(i);
+      name_bytes += is_kernel(i) || is_variable(i) ? symbol_names.text(symbols[i].st_name).size() : 0;
+    }
     // Hostile tables may name one long string many times.
     if (name_bytes > image.size * 8 + 4096) return;
     out->names.reset(new char[name_bytes + 1]);
@@ -202,6 +207,15 @@ struct Parser {
         out->globals.push_back({name, symbols[i].st_size, starts_with(in, ".nv.constant"), (symbols[i].st_other & kOtherManaged) != 0});
       }
     }
+  }
+
+  void note_runtime_use(size_t i) {
+    if (symbols[i].st_other & kOtherManaged && ELF64_ST_TYPE(symbols[i].st_info) == STT_OBJECT) out->has_managed = true;
+    if (symbols[i].st_shndx != SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC) return;
+    const std::string_view name = symbol_names.text(symbols[i].st_name);
+    if (name == "vprintf") out->uses_printf = true;
+    else if (name == "__assertfail") out->uses_assert = true;
+    else if (name == "malloc" || name == "free") out->uses_malloc = true;
   }
 
   bool is_kernel(size_t i) const {
@@ -251,6 +265,7 @@ struct Parser {
     each_record(section, [&](const Record& record, Bytes payload) {
       uint32_t triple[3];
       switch (record.attribute) {
+        case kAttrExplicitCluster: kernel->explicit_cluster = true; break;
         case kAttrParamBytes: kernel->param_bytes = record.value; break;
         case kAttrBarriers: kernel->barriers = record.value & 0xff; break;
         case kAttrMaxClusterRank:

@@ -31,6 +31,7 @@ struct KernelInfo {
   int32_t max_threads = 0;             // launch bounds: product of .maxntid or .reqntid; 0: none given
   int32_t required_block[3] = {};      // .reqntid; 0: none
   int32_t required_cluster[3] = {};    // .reqnctapercluster; 0: none
+  bool explicit_cluster = false;       // .explicitcluster: a launch must be in clusters
   int32_t max_cluster_rank = 0;        // .maxclusterrank; 0: none
   int32_t barriers = 0;                // named barriers that it uses
   int16_t ptx_version = 0;             // virtual architecture, 90 for compute_90
@@ -56,6 +57,9 @@ struct CodeInfo {
   uint64_t code_bytes = 0;      // every .text section
   uint64_t variable_bytes = 0;  // .nv.global, .nv.global.init
   uint64_t constant_bytes = 0;  // constant banks, the kernels' parameter banks included
+  bool relocatable = false;     // an object file that was never linked: a driver loads it, but finds no kernel in it (200)
+  // Parts of the device runtime that the code calls; their first use in a context costs memory (resident.h).
+  bool uses_printf = false, uses_assert = false, uses_malloc = false, has_managed = false;
   uint64_t loaded_bytes() const { return code_bytes + variable_bytes + constant_bytes; }
 
   const KernelInfo* kernel(std::string_view name) const;

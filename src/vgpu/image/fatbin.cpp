@@ -39,6 +39,7 @@ constexpr uint16_t kKindPtx = 1, kKindElf = 2;
 bool read_entry(Bytes body, const EntryHeader& header, uint64_t offset, Entry* entry) {
   entry->kind = header.kind == kKindPtx ? EntryKind::kPtx : EntryKind::kElf;
   entry->sm = static_cast<int>(header.arch & 0xffff);
+  if (header.kind == kKindPtx) entry->ptx_isa = header.code_major * 10 + header.code_minor;
   entry->flags = header.flags;
   if (header.flags & kFlagArchSpecific) entry->suffix = ArchSuffix::kArchSpecific;
   else if (header.flags & kFlagFamily) entry->suffix = ArchSuffix::kFamily;

@@ -21,6 +21,10 @@ inline constexpr int kOutOfMemory = 2;       // CUDA_ERROR_OUT_OF_MEMORY
 inline constexpr int kInvalidImage = 200;    // CUDA_ERROR_INVALID_IMAGE
 inline constexpr int kNoBinaryForGpu = 209;  // CUDA_ERROR_NO_BINARY_FOR_GPU
 inline constexpr int kInvalidPtx = 218;      // CUDA_ERROR_INVALID_PTX
+inline constexpr int kUnsupportedPtx = 222;  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+
+// The newest PTX ISA that a driver for CUDA 13.0 compiles, as major * 10 + minor.
+inline constexpr int kNewestPtxIsa = 90;
 
 // The number that the container uses; kinds that are not named here are skipped (intermediate code for link-time optimisation).
 enum class EntryKind : uint16_t { kPtx = 1, kElf = 2 };
@@ -35,6 +39,7 @@ struct Entry {
   ArchSuffix suffix = ArchSuffix::kNone;
   Packing packing = Packing::kNone;
   int sm = 0;                   // 90 for sm_90 and compute_90
+  int ptx_isa = 0;              // PTX: version of its language, 90 for 9.0
   uint64_t flags = 0;
   Bytes payload;                // as stored: packed bytes without their padding
   uint64_t unpacked_bytes = 0;  // what it takes once unpacked

@@ -43,6 +43,7 @@ int lone_entry(Bytes image, Entry* entry) {
   entry->payload = {image.data, size};
   entry->unpacked_bytes = size;
   if (!looks_like_ptx(entry->payload)) return kInvalidImage;
+  entry->ptx_isa = ptx_isa({text, size});
   return ptx_target({text, size}, &entry->sm, &entry->suffix) ? kSuccess : kInvalidPtx;
 }
 
@@ -87,6 +88,10 @@ std::unique_ptr<Module> Module::open(Bytes image, int cc_major, int cc_minor, in
         *status = chosen.kind == EntryKind::kPtx ? kInvalidPtx : kNoBinaryForGpu;
         return nullptr;
       }
+    }
+    if (chosen.kind == EntryKind::kPtx && chosen.ptx_isa > kNewestPtxIsa) {
+      *status = kUnsupportedPtx;
+      return nullptr;
     }
     std::unique_ptr<Module> module(new Module(chosen, cc_major * 10 + cc_minor));
     if (keep != Keep::kForever && !module->code(status)) return nullptr;

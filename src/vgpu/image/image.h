@@ -26,7 +26,9 @@ class Module {
  public:
   // `data` as passed to cuModuleLoadData, cuModuleLoadFatBinary or cuLibraryLoadData: a wrapper, a fat binary, a cubin or PTX
   // text that ends in NUL. Lengths come from the headers. nullptr: *status is a CUresult (200 not an image that we know,
-  // 209 no code in it for this device, 218 PTX for a newer device or without .target, 2 out of memory). Never throws.
+  // 209 no code in it for this device, 218 PTX for a newer device or without .target, 222 PTX of a newer version, 2 out of
+  // memory). Never throws. That is what cuModuleLoadData answers; cuLibraryLoadData of a driver 580 answers 200 to a damaged
+  // ELF file and otherwise success, and gives the error when a kernel, module or variable is asked for.
   static std::unique_ptr<Module> open(const void* data, int cc_major, int cc_minor, int* status, Keep keep = Keep::kGuess);
 
   // The same for bytes of known length, which are never left; wrappers, which hold a pointer, are refused (200).

@@ -300,6 +300,15 @@ bool ptx_target(std::string_view text, int* sm, ArchSuffix* suffix) {
   return false;
 }
 
+int ptx_isa(std::string_view text) {
+  Scanner scanner(text);
+  if (scanner.next() != ".version") return 0;
+  const std::string_view version = scanner.next();
+  const size_t dot = version.find('.');
+  const uint64_t minor = dot == std::string_view::npos ? 0 : number(version.substr(dot + 1));
+  return static_cast<int>(std::min<uint64_t>(number(version), 9999) * 10 + std::min<uint64_t>(minor, 9));
+}
+
 int parse_ptx(Bytes text, int device_sm, CodeInfo* out) {
   std::string_view view(reinterpret_cast<const char*>(text.data), static_cast<size_t>(text.size));
   view = view.substr(0, view.find('\0'));

@@ -13,6 +13,9 @@ bool looks_like_ptx(Bytes text);
 // Reads .target: false where there is none. sm_90a: 90 and kArchSpecific.
 bool ptx_target(std::string_view text, int* sm, ArchSuffix* suffix);
 
+// Reads .version as major * 10 + minor; 0: there is none.
+int ptx_isa(std::string_view text);
+
 // `device_sm` becomes the kernels' binary version. Returns kSuccess, kInvalidPtx or kOutOfMemory; never throws.
 int parse_ptx(Bytes text, int device_sm, CodeInfo* out);
 
