@@ -75,6 +75,9 @@ void on_trace(const allocator::TraceEntry& entry) noexcept {
       default: return;
     }
     fill_context(&event);
+    if (event.kind == EventKind::kAlloc && thread)
+      for (const OpFrame& frame : thread->frames)
+        if (frame.from_host) event.flags |= record::kEventHostSource;
     bridge().emit(&event);
     if (event.kind == EventKind::kAlloc && thread) remember_alloc(*thread, event.address);
     if (event.kind == EventKind::kOom) bridge().flush();

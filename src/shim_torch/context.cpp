@@ -174,13 +174,13 @@ bool under_transform() {
   return c10::impl::tls_local_dispatch_key_set().included_.has_any(kTransforms);
 }
 
-void label_host_copy(const at::RecordFunction& f) {
+// .to(device) and .cuda() of host data: what is allocated inside is an input, or a parameter while the model is built.
+bool copies_from_host(const OpInfo& info, const at::RecordFunction& f) {
+  if (!info.moves) return false;
   auto inputs = f.inputs();
-  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return;
-  const at::Tensor& to = inputs[0].toTensor();
-  const at::Tensor& from = inputs[1].toTensor();
-  if (to.defined() && from.defined() && from.device().is_cpu() && from.dim() > 0 && plain_cuda(to) && to.numel() > 0)
-    label(address_of(to), record::Category::kInput, 0);
+  if (inputs.size() == 0 || !inputs[0].isTensor()) return false;
+  const at::Tensor& from = inputs[0].toTensor();
+  return from.defined() && from.device().is_cpu() && from.dim() > 0;
 }
 
 void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
@@ -196,7 +196,7 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
     emit_phase(thread);
   }
   if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
-  if (info.special == Special::kCopy && thread.optimizer_depth == 0) label_host_copy(f);
+  frame.from_host = copies_from_host(info, f);
   if (!info.followed()) return;
   if (under_transform()) {
     frame.opaque = true;

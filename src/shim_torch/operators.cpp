@@ -63,6 +63,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   info->allocates_only = in(name, {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
                                    "aten::resize_", "aten::resize_as_", "aten::set_", "aten::record_stream", "aten::pin_memory",
                                    "aten::_efficientzerotensor", "aten::empty_permuted"});
+  info->moves = in(name, {"aten::to", "aten::_to_copy"});
   info->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   const auto& arguments = schema.arguments();
   bool first_overwritten = overwrites_first(name);

@@ -37,6 +37,7 @@ struct OpInfo {
   bool has_cuda_kernel = false;  // a leaf: its outputs are what its kernels write
   bool is_view = false;
   bool allocates_only = false;   // empty and friends: contents stay what they were
+  bool moves = false;            // to, _to_copy: may copy from the host
   bool random = false;
   int generator_argument = -1;
   Special special = Special::kNone;

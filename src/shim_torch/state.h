@@ -49,6 +49,7 @@ struct OpFrame {
   bool depth_added = false;   // the driver was told that launches here are accounted for
   bool delegated = false;     // a call of the same operator inside it does the work (autocast, modes)
   bool posted = false;        // a data-dependent count was posted for the driver
+  bool from_host = false;     // its result is a copy of host data
   bool opaque = false;        // tensors that are not plain CUDA tensors: leave it alone
   uint32_t name = 0;          // interned
   uint32_t serial = 0;        // of this thread; tells apart calls that follow each other
