@@ -70,6 +70,7 @@ class BlockTracker {
   // The live or pending allocation that contains the address; kNoTag if none.
   Tag find(uint64_t address) const;
   const std::map<uint64_t, Block>& blocks() const { return blocks_; }  // by address, free ones too
+  const std::map<uint64_t, Block>& loose() const { return loose_; }    // allocations outside every known segment
 
   uint64_t allocated_bytes() const { return allocated_bytes_; }
   uint64_t active_bytes() const { return allocated_bytes_ + pending_bytes_; }
@@ -89,7 +90,7 @@ class BlockTracker {
 
   trace::AllocatorSettings settings_;
   Blocks blocks_;
-  Blocks loose_;  // allocations outside every known segment
+  Blocks loose_;
   std::map<uint64_t, uint64_t> corrections_;
   uint64_t allocated_bytes_ = 0, pending_bytes_ = 0, reserved_bytes_ = 0, requested_bytes_ = 0, inconsistencies_ = 0;
 };

@@ -184,8 +184,12 @@ struct ReportOptions {
   size_t series_points = 240;
 };
 
+class Timeline;
+
 // Cost: about a second for a million events. Never fails: what the record lacks is null or a message in the report.
 Report make_report(const trace::Record& record, const ReportOptions& options = {});
+// The same from a timeline that exists already, with its categories inferred (analysis/categories.h).
+Report make_report(const Timeline& timeline, const ReportOptions& options = {});
 
 // Names as JSON and text use them: "parameters", "optimizer_state"; "forward", "optimizer"; "plain", "virtual".
 const char* category_name(Category category);

@@ -54,6 +54,34 @@ std::vector<uint32_t> annotated_ends(const trace::Record& record) {
   return best != nullptr ? *best : std::vector<uint32_t>{};
 }
 
+// Whether most of what one period allocates is gone two periods later. It is so for training steps and batches, and not for the
+// layers of one forward pass, which recur just as regularly.
+bool periods_release(const trace::Record& record, const std::vector<uint32_t>& ends) {
+  struct Live {
+    size_t period;
+    uint64_t bytes;
+  };
+  std::unordered_map<uint64_t, Live> live;
+  uint64_t allocated = 0;
+  size_t period = 0;
+  for (size_t i = 0; i <= ends.back(); ++i) {
+    while (period < ends.size() && i > ends[period]) ++period;
+    const Event& event = record.events[i];
+    const uint64_t key = event.address ^ (uint64_t{event.device} << 56);
+    if (event.kind == EventKind::kAlloc) {
+      live[key] = {period, event.size_bytes};
+      if (period + 1 < ends.size()) allocated += event.size_bytes / 1024;
+    } else if (event.kind == EventKind::kFreeRequested) {
+      live.erase(key);
+    }
+  }
+  uint64_t kept = 0;
+  for (const auto& [address, entry] : live) {
+    if (entry.period + 1 < ends.size()) kept += entry.bytes / 1024;
+  }
+  return kept * 2 < allocated;
+}
+
 // A step ends where the allocator's events leave torch/optim.
 std::vector<uint32_t> optimizer_ends(const trace::Record& record, const Stacks& stacks) {
   std::vector<uint32_t> ends;
@@ -121,6 +149,7 @@ std::vector<uint32_t> periodic_ends(const trace::Record& record) {
     if (event.kind == EventKind::kAlloc && event.size_bytes == anchor->size && event.stack == anchor->stack)
       ends.push_back(static_cast<uint32_t>(i - 1));
   }
+  if (ends.empty() || !periods_release(record, ends)) return {};
   return ends;
 }
 

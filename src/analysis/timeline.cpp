@@ -131,6 +131,11 @@ struct Timeline::Builder {
     Totals& t = total(event.device);
     t.timeline->has_allocator = true;
     switch (event.kind) {
+      case EventKind::kSegmentAlloc:
+        if (auto it = s.device_live.find(event.address); it != s.device_live.end())
+          out.device_allocations_[it->second].is_segment = true;
+        play(event, s.tracker);
+        break;
       case EventKind::kAlloc: {
         const auto tag = static_cast<uint32_t>(out.allocations_.size());
         const auto placed = s.tracker.alloc(event.address, event.size_bytes, tag);
@@ -218,11 +223,13 @@ struct Timeline::Builder {
       s->peak.allocated_end = s->tracker.allocated_bytes();
       s->peak.reserved_end = s->tracker.reserved_bytes();
       for (const auto& [address, id] : s->device_live) out.device_allocations_[id].free_event = index;
-      for (const auto& [address, block] : s->tracker.blocks()) {
-        if (block.state == BlockTracker::Block::State::kFree || block.tag >= out.allocations_.size()) continue;
-        Allocation& allocation = out.allocations_[block.tag];
-        if (allocation.free_event == kNever) allocation.free_event = index;
-        if (allocation.complete_event == kNever) allocation.complete_event = index;
+      for (const auto* blocks : {&s->tracker.blocks(), &s->tracker.loose()}) {
+        for (const auto& [address, block] : *blocks) {
+          if (block.state == BlockTracker::Block::State::kFree || block.tag >= out.allocations_.size()) continue;
+          Allocation& allocation = out.allocations_[block.tag];
+          if (allocation.free_event == kNever) allocation.free_event = index;
+          if (allocation.complete_event == kNever) allocation.complete_event = index;
+        }
       }
       const ProcessPeak peak = s->peak;
       const uint64_t lost = s->tracker.inconsistencies();
@@ -262,6 +269,7 @@ struct Timeline::Builder {
         case EventKind::kHostAlloc:
         case EventKind::kHostFree: host_event(event); break;
         case EventKind::kLabel: label(event); break;
+        case EventKind::kCounter: counter(event, i); break;
         case EventKind::kProcessEnd: process_end(event.process, i); break;
         default: break;
       }
@@ -270,7 +278,7 @@ struct Timeline::Builder {
   }
 
   void label(const Event& event) {
-    if (event.value == 0 || event.value > static_cast<uint64_t>(Category::kOther)) return;
+    if (event.value == 0 || event.value > static_cast<uint64_t>(Category::kBuffer)) return;
     const auto tag = scope(event.process, event.device).tracker.find(event.address);
     if (tag >= out.allocations_.size()) return;
     Allocation& allocation = out.allocations_[tag];
@@ -279,6 +287,21 @@ struct Timeline::Builder {
     allocation.source = CategorySource::kTold;
     allocation.confidence_percent = 100;
     allocation.name = event.name;
+  }
+
+  void counter(const Event& event, uint32_t index) {
+    const Scope& s = scope(event.process, event.device);
+    const std::string& name = record.string(event.name);
+    CounterSample sample{index, event.process, event.device, event.name, event.value, UINT64_MAX};
+    if (name == "allocated_bytes.all.current") sample.ours = s.tracker.allocated_bytes();
+    if (name == "allocated_bytes.all.peak") sample.ours = s.peak.allocated;
+    if (name == "reserved_bytes.all.current") sample.ours = s.tracker.reserved_bytes();
+    if (name == "reserved_bytes.all.peak") sample.ours = s.peak.reserved;
+    if (name == "active_bytes.all.current") sample.ours = s.tracker.active_bytes();
+    if (name == "active_bytes.all.peak") sample.ours = s.peak.active;
+    if (name == "requested_bytes.all.current") sample.ours = s.tracker.requested_bytes();
+    if (name == "requested_bytes.all.peak") sample.ours = s.peak.requested;
+    out.counters_.push_back(sample);
   }
 
   void finish() {

@@ -54,6 +54,7 @@ struct DeviceAllocation {
   record::DeviceMemoryKind kind = record::DeviceMemoryKind::kPlain;
   uint64_t address = 0;
   uint64_t size_bytes = 0;
+  bool is_segment = false;  // PyTorch's allocator took it (expandable segments are not matched one by one)
   bool live_at(uint64_t event) const { return alloc_event <= event && event < free_event; }
 };
 
@@ -91,6 +92,15 @@ struct ProcessPeak {
   uint64_t pinned = 0;  // host memory; on device 0 of the map
 };
 
+// What PyTorch itself counted (kCounter), beside our own state at that event. UINT64_MAX: Tonnage does not count it.
+struct CounterSample {
+  uint32_t event = 0;
+  uint32_t process = 0;
+  uint8_t device = 0;
+  uint32_t name = record::kNoId;
+  uint64_t theirs = 0, ours = UINT64_MAX;
+};
+
 class Timeline {
  public:
   explicit Timeline(const trace::Record& record);
@@ -103,6 +113,7 @@ class Timeline {
   const std::vector<DeviceAllocation>& device_allocations() const { return device_allocations_; }
   const std::map<int, DeviceTimeline>& devices() const { return devices_; }
   const std::map<std::pair<uint32_t, int>, ProcessPeak>& processes() const { return processes_; }
+  const std::vector<CounterSample>& counters() const { return counters_; }
   uint64_t inconsistencies() const { return inconsistencies_; }
 
   // Calls visit(allocation) for each that is live after the event on the device, oldest first.
@@ -129,6 +140,7 @@ class Timeline {
   std::map<int, DeviceTimeline> devices_;
   std::map<int, std::vector<std::pair<uint32_t, uint64_t>>> context_;  // event -> bytes after it
   std::map<std::pair<uint32_t, int>, ProcessPeak> processes_;
+  std::vector<CounterSample> counters_;
   uint64_t inconsistencies_ = 0;
 };
 

@@ -22,7 +22,7 @@ std::string render_text(const analysis::Report& report, const TextOptions& optio
 // The first line alone: "Fits: peak 9.71 GiB of 11.75 GiB, 2.04 GiB to spare".
 std::string headline(const analysis::Report& report);
 
-// "9.71 GiB", "512 B", "148.00 MiB": three significant digits or two decimals; GiB = 2^30.
+// "9.71 GiB", "148.0 MiB", "1.5 KiB", "512 B"; GiB = 2^30.
 std::string format_bytes(uint64_t bytes);
 
 }  // namespace tonnage::report

@@ -1,0 +1,301 @@
+#include "analysis/device_report.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "analysis/breakdown.h"
+#include "analysis/categories.h"
+
+namespace tonnage::analysis {
+namespace {
+
+using record::Event;
+using record::EventKind;
+
+bool has_allocator(const Timeline& timeline, uint32_t process, int device) {
+  auto found = timeline.processes().find({process, device});
+  return found != timeline.processes().end() && found->second.reserved > 0;
+}
+
+Peak peak_at(const Timeline& timeline, int device, const Sample& sample, uint64_t bytes) {
+  Peak peak;
+  peak.bytes = bytes;
+  peak.moment = moment_of(timeline, sample.event);
+  peak.breakdown = breakdown_at(timeline, device, sample.event);
+  return peak;
+}
+
+// The process whose steps the device's table shows: the one that made most of PyTorch's memory there.
+std::optional<uint32_t> stepping_process(const Timeline& timeline, int device) {
+  std::optional<uint32_t> best;
+  uint64_t most = 0;
+  std::set<uint32_t> with_steps;
+  for (const Step& step : timeline.steps()) with_steps.insert(step.process);
+  for (const auto& [key, peak] : timeline.processes()) {
+    if (key.second != device || with_steps.count(key.first) == 0) continue;
+    if (!best || peak.reserved > most) {
+      best = key.first;
+      most = peak.reserved;
+    }
+  }
+  return best;
+}
+
+std::vector<StepRow> step_rows(const Timeline& timeline, const DeviceTimeline& samples) {
+  std::vector<StepRow> rows;
+  const auto process = stepping_process(timeline, samples.device);
+  if (!process) return rows;
+  const auto& events = timeline.record().events;
+  // Launch counts are written just before a step's end; a step's own number is the difference.
+  std::vector<std::pair<uint32_t, uint64_t>> launches;
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == EventKind::kKernelCount && events[i].process == *process && events[i].device == samples.device)
+      launches.emplace_back(i, events[i].value);
+  }
+  auto launches_before = [&](uint32_t event) -> std::optional<uint64_t> {
+    auto it = std::lower_bound(launches.begin(), launches.end(), std::make_pair(event, uint64_t{0}));
+    if (it == launches.begin()) return std::nullopt;
+    return std::prev(it)->second;
+  };
+  uint64_t counted = 0;
+  for (const Step& step : timeline.steps()) {
+    if (step.process != *process) continue;
+    const StepPeak peak = timeline.peak_between(samples.device, step.first_event, step.end_event);
+    StepRow row;
+    row.number = step.number;
+    row.complete = step.complete;
+    row.peak_allocated = peak.allocated;
+    row.peak_reserved = peak.reserved;
+    if (samples.has_device) row.peak_device = peak.device;
+    row.allocated_after = peak.allocated_after;
+    if (step.first_event < events.size() && step.end_event > step.first_event)
+      row.duration_ns = events[step.end_event - 1].time_ns - std::min(events[step.first_event].time_ns, events[step.end_event - 1].time_ns);
+    if (auto now = launches_before(step.end_event); now && *now >= counted) {
+      row.launches = *now - counted;
+      counted = *now;
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// The driver's refusals of a PyTorch process belong to what PyTorch did next: give up (kOom) or go on after freeing its cache.
+void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
+  const auto& events = timeline.record().events;
+  bool open_refusal = false;
+  uint32_t refused_process = 0;
+  auto add = [&](uint32_t index, bool from_pytorch) {
+    const Event& event = events[index];
+    OutOfMemory oom;
+    oom.request_bytes = event.size_bytes;
+    oom.free_bytes = event.value;
+    oom.from_pytorch = from_pytorch;
+    oom.moment = moment_of(timeline, index);
+    if (const Sample* sample = timeline.devices().at(out.index).at(index)) {
+      oom.allocated_bytes = sample->allocated_bytes;
+      oom.reserved_bytes = sample->reserved_bytes;
+    }
+    out.out_of_memory.push_back(oom);
+  };
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    const Event& event = events[i];
+    if (event.device != out.index) continue;
+    switch (event.kind) {
+      case EventKind::kDeviceOom:
+        if (!has_allocator(timeline, event.process, out.index)) {
+          add(i, false);
+          break;
+        }
+        open_refusal = true;
+        refused_process = event.process;
+        break;
+      case EventKind::kOom:
+        add(i, true);
+        if (event.process == refused_process) open_refusal = false;
+        break;
+      case EventKind::kAlloc:
+        if (open_refusal && event.process == refused_process) {
+          ++out.retries;
+          open_refusal = false;
+        }
+        [[fallthrough]];
+      case EventKind::kDeviceAlloc:
+        for (auto oom = out.out_of_memory.rbegin(); oom != out.out_of_memory.rend() && !oom->went_on; ++oom) {
+          if (events[oom->moment.event].process == event.process) oom->went_on = true;
+        }
+        break;
+      default: break;
+    }
+  }
+}
+
+// A program that catches the error and finishes further steps (or, without steps, further work) did fit in the end.
+bool ended_out_of_memory(const Timeline& timeline, const DeviceReport& report) {
+  if (report.out_of_memory.empty()) return false;
+  const uint64_t last = report.out_of_memory.back().moment.event;
+  const uint32_t process = timeline.record().events[last].process;
+  return std::none_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) {
+    return step.process == process && step.complete && step.first_event > last;
+  });
+}
+
+// The last count under each name, or the first that differs from ours.
+std::vector<CounterCheck> counter_checks(const Timeline& timeline, int device) {
+  std::map<std::pair<uint32_t, uint32_t>, CounterCheck> checks;  // process, name
+  for (const CounterSample& sample : timeline.counters()) {
+    if (sample.device != device) continue;
+    CounterCheck check{timeline.record().string(sample.name), static_cast<int>(sample.process), sample.theirs, std::nullopt};
+    if (sample.ours != UINT64_MAX) check.ours = sample.ours;
+    auto [it, made] = checks.try_emplace({sample.process, sample.name}, check);
+    if (!made && it->second.equal()) it->second = check;
+  }
+  std::vector<CounterCheck> out;
+  for (auto& [key, check] : checks) out.push_back(std::move(check));
+  return out;
+}
+
+}  // namespace
+
+Moment moment_of(const Timeline& timeline, uint64_t index) {
+  Moment moment;
+  const auto& events = timeline.record().events;
+  moment.event = index;
+  if (index >= events.size()) return moment;
+  const Event& event = events[index];
+  moment.time_ns = event.time_ns;
+  if (const Step* step = step_at(timeline.steps(), event.process, index)) {
+    moment.step = step->number;
+  } else if (event.step > 0) {
+    moment.step = event.step + 1;
+  }
+  moment.phase = phase_of(timeline.record(), timeline.stacks(), event, true);
+  moment.process = static_cast<int>(event.process);
+  moment.site = timeline.stacks().site(event);
+  return moment;
+}
+
+std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64_t event, size_t count) {
+  const auto& record = timeline.record();
+  // Alike: same size, purpose, operator and line.
+  using Key = std::tuple<uint64_t, Category, uint32_t, uint32_t, int>;
+  struct Group {
+    uint64_t count = 0;
+    const Allocation* first = nullptr;
+    const DeviceAllocation* device_first = nullptr;
+  };
+  std::map<Key, Group> groups;
+  std::map<std::tuple<std::string, uint32_t, std::string>, uint32_t> lines;  // equal lines of different stacks are one
+  std::unordered_map<uint32_t, uint32_t> line_of_stack;
+  auto line_id = [&](uint32_t stack) {
+    auto [it, made] = line_of_stack.try_emplace(stack, 0);
+    if (made) {
+      const Place line = timeline.stacks().line(stack);
+      it->second = lines.try_emplace({line.file, line.line, line.function}, static_cast<uint32_t>(lines.size())).first->second;
+    }
+    return it->second;
+  };
+  auto event_of = [&](uint32_t index) -> const Event& {
+    static const Event none;
+    return index < record.events.size() ? record.events[index] : none;
+  };
+  timeline.for_each_live(device, event, [&](const Allocation& a) {
+    const uint32_t op = a.before_history ? record::kNoId : event_of(a.alloc_event).op;
+    Group& group = groups[{a.requested_bytes, a.category, op, line_id(a.stack), -1}];
+    if (group.count++ == 0) group.first = &a;
+  });
+  for (const DeviceAllocation& a : timeline.device_allocations()) {
+    if (a.device != device || a.is_segment || !a.live_at(event)) continue;
+    // Expandable segments are made of virtual memory, whose pieces PyTorch's events do not name one by one.
+    if (a.kind == record::DeviceMemoryKind::kVirtual && has_allocator(timeline, a.process, device)) continue;
+    const Event& made = event_of(a.alloc_event);
+    Group& group = groups[{a.size_bytes, Category::kOther, made.op, line_id(made.stack), static_cast<int>(a.kind)}];
+    if (group.count++ == 0) group.device_first = &a;
+  }
+  std::vector<std::pair<Key, Group>> sorted(groups.begin(), groups.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return std::get<0>(a.first) * a.second.count > std::get<0>(b.first) * b.second.count;
+  });
+  if (sorted.size() > count) sorted.resize(count);
+  std::vector<LiveGroup> out;
+  for (const auto& [key, group] : sorted) {
+    LiveGroup live;
+    live.count = group.count;
+    live.size_bytes = std::get<0>(key);
+    live.category = std::get<1>(key);
+    uint32_t born = 0, process = 0;
+    if (group.first != nullptr) {
+      const Allocation& a = *group.first;
+      live.block_bytes = a.block_bytes;
+      live.inferred = a.source == CategorySource::kInferred;
+      live.name = record.string(a.name);
+      const Event none;
+      const Event& made = a.before_history ? none : event_of(a.alloc_event);
+      live.site = timeline.stacks().site(a.stack, made.op, made.module);
+      born = a.alloc_event;
+      process = a.process;
+    } else {
+      const DeviceAllocation& a = *group.device_first;
+      live.block_bytes = a.size_bytes;
+      live.kind = memory_kind_name(a.kind);
+      live.site = timeline.stacks().site(event_of(a.alloc_event));
+      born = a.alloc_event;
+      process = a.process;
+    }
+    if (const Step* step = step_at(timeline.steps(), process, born)) live.step = step->number;
+    out.push_back(std::move(live));
+  }
+  return out;
+}
+
+DeviceReport make_device_report(const Timeline& timeline, const trace::Device& device, const ReportOptions& options) {
+  DeviceReport out;
+  out.index = device.index;
+  out.name = device.name;
+  if (device.total_bytes > 0) out.total_bytes = device.total_bytes;
+  auto found = timeline.devices().find(device.index);
+  if (found == timeline.devices().end() || found->second.samples.empty()) {
+    if (found != timeline.devices().end()) read_out_of_memory(timeline, out);
+    if (!out.out_of_memory.empty()) {
+      out.verdict = Verdict::kDoesNotFit;
+    } else if (out.total_bytes) {
+      out.verdict = Verdict::kFits;
+      out.headroom_bytes = out.total_bytes;
+    }
+    return out;
+  }
+  const DeviceTimeline& samples = found->second;
+  out.uses_pytorch = samples.has_allocator;
+  out.allocations = samples.allocations;
+  const Sample* top = &samples.samples[samples.device_peak];
+  if (samples.has_device) {
+    out.device = peak_at(timeline, device.index, *top, top->device_bytes);
+    out.context_bytes = timeline.context_bytes(device.index, top->event);
+    for (const DeviceAllocation& a : timeline.device_allocations()) {
+      if (a.device == device.index && a.live_at(top->event)) out.device_bytes_by_kind[memory_kind_name(a.kind)] += a.size_bytes;
+    }
+  }
+  if (samples.has_allocator) {
+    const Sample& allocated = samples.samples[samples.allocated_peak];
+    const Sample& reserved = samples.samples[samples.reserved_peak];
+    out.allocated = peak_at(timeline, device.index, allocated, allocated.allocated_bytes);
+    out.reserved = peak_at(timeline, device.index, reserved, reserved.reserved_bytes);
+    top = &allocated;
+  }
+  out.largest = largest_live(timeline, device.index, top->event, options.largest_count);
+  out.steps = step_rows(timeline, samples);
+  read_out_of_memory(timeline, out);
+  out.counters = counter_checks(timeline, device.index);
+  out.series = sample_series(timeline, device.index, options.series_points);
+  if (ended_out_of_memory(timeline, out)) {
+    out.verdict = Verdict::kDoesNotFit;
+  } else if (out.total_bytes && out.device) {
+    out.verdict = out.device->bytes <= *out.total_bytes ? Verdict::kFits : Verdict::kDoesNotFit;
+  }
+  if (out.total_bytes && out.device && out.device->bytes <= *out.total_bytes)
+    out.headroom_bytes = *out.total_bytes - out.device->bytes;
+  return out;
+}
+
+}  // namespace tonnage::analysis

@@ -1,0 +1,16 @@
+// One device's part of the report. Internal to the analysis room.
+#pragma once
+
+#include "analysis/timeline.h"
+
+namespace tonnage::analysis {
+
+DeviceReport make_device_report(const Timeline& timeline, const trace::Device& device, const ReportOptions& options);
+
+// What the program was doing at the event.
+Moment moment_of(const Timeline& timeline, uint64_t event);
+
+// The largest live groups on the device after the event: PyTorch's tensors and device allocations that are not its segments.
+std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64_t event, size_t count);
+
+}  // namespace tonnage::analysis

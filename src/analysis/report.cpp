@@ -1,0 +1,141 @@
+#include "analysis/report.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include "analysis/categories.h"
+#include "analysis/device_report.h"
+
+namespace tonnage::analysis {
+namespace {
+
+using record::Event;
+using record::EventKind;
+
+// The devices to report: those of the record that were used, else all of them.
+std::vector<trace::Device> devices_of(const trace::Record& record, const Timeline& timeline) {
+  std::map<int, trace::Device> used;
+  for (const auto& [index, samples] : timeline.devices()) used[index].index = index;
+  for (const trace::Device& device : record.devices) {
+    if (used.empty() || timeline.devices().empty() || used.count(device.index) != 0) used[device.index] = device;
+  }
+  std::vector<trace::Device> out;
+  for (auto& [index, device] : used) out.push_back(device);
+  return out;
+}
+
+std::vector<ProcessReport> process_reports(const Timeline& timeline) {
+  const auto& record = timeline.record();
+  std::vector<ProcessReport> out;
+  for (const trace::Process& process : record.processes) {
+    ProcessReport report;
+    report.pid = process.pid;
+    report.command = process.command;
+    report.ended = process.ended;
+    out.push_back(std::move(report));
+  }
+  for (const auto& [key, peak] : timeline.processes()) {
+    if (key.first >= out.size() || peak.reserved == 0) continue;
+    out[key.first].peak_allocated[key.second] = peak.allocated;
+    out[key.first].peak_reserved[key.second] = peak.reserved;
+  }
+  std::map<std::pair<uint32_t, int>, uint64_t> launches;
+  for (const Event& event : record.events) {
+    if (event.kind != EventKind::kKernelCount) continue;
+    uint64_t& most = launches[{event.process, event.device}];
+    most = std::max(most, event.value);
+  }
+  for (const auto& [key, count] : launches) {
+    if (key.first < out.size()) out[key.first].launches = out[key.first].launches.value_or(0) + count;
+  }
+  return out;
+}
+
+// Sums events of one kind by line, operator and name.
+std::vector<LineCount> count_by_line(const Timeline& timeline, EventKind kind) {
+  using Key = std::tuple<std::string, uint32_t, uint32_t, uint32_t>;  // file, line, operator, name
+  std::map<Key, LineCount> lines;
+  for (const Event& event : timeline.record().events) {
+    if (event.kind != kind) continue;
+    const Place line = timeline.stacks().line(event.stack);
+    LineCount& count = lines[{line.file, line.line, event.op, event.name}];
+    if (count.count++ == 0) {
+      count.site = timeline.stacks().site(event);
+      count.name = timeline.record().string(event.name);
+    }
+    if (kind == EventKind::kAssumedSize) {
+      count.bytes = std::max(count.bytes, event.size_bytes);
+      count.taken = event.value;
+    } else {
+      count.bytes += event.size_bytes;
+    }
+  }
+  std::vector<LineCount> out;
+  for (auto& [key, count] : lines) out.push_back(std::move(count));
+  std::stable_sort(out.begin(), out.end(), [](const LineCount& a, const LineCount& b) { return a.count > b.count; });
+  return out;
+}
+
+void read_messages(const Timeline& timeline, Report& out) {
+  const auto& record = timeline.record();
+  std::unordered_map<std::string, size_t> seen;
+  auto add = [&](const std::string& text, bool warning) {
+    auto [it, made] = seen.try_emplace(text, out.messages.size());
+    if (made) {
+      out.messages.push_back({text, warning, 1});
+    } else {
+      ++out.messages[it->second].count;
+      out.messages[it->second].warning |= warning;
+    }
+  };
+  for (const std::string& note : record.notes) add(note, true);
+  std::set<std::string> stubs;
+  for (const Event& event : record.events) {
+    if (event.kind == EventKind::kMessage) add(record.string(event.name), event.value != 0);
+    if (event.kind == EventKind::kStubCall) stubs.insert(record.string(event.name));
+  }
+  out.stub_calls.assign(stubs.begin(), stubs.end());
+}
+
+}  // namespace
+
+Report make_report(const trace::Record& record, const ReportOptions& options) {
+  Timeline timeline(record);
+  infer_categories(timeline);
+  return make_report(timeline, options);
+}
+
+Report make_report(const Timeline& timeline, const ReportOptions& options) {
+  const trace::Record& record = timeline.record();
+  Report out;
+  out.source = record.source;
+  out.from_snapshot = record.kind == trace::Record::Kind::kSnapshot;
+  out.history_truncated = record.history_truncated;
+  out.torch_version = record.torch_version;
+  out.alloc_conf = record.settings.text;
+  out.info = record.info;
+  out.events = record.events.size();
+  for (const trace::Device& device : devices_of(record, timeline))
+    out.devices.push_back(make_device_report(timeline, device, options));
+  out.processes = process_reports(timeline);
+  for (const ProcessReport& process : out.processes) {
+    if (process.launches) out.launches = out.launches.value_or(0) + *process.launches;
+  }
+  out.unknown_reads = count_by_line(timeline, EventKind::kUnknownRead);
+  out.assumed_sizes = count_by_line(timeline, EventKind::kAssumedSize);
+  read_messages(timeline, out);
+  out.inconsistencies = timeline.inconsistencies();
+  for (const auto& [key, peak] : timeline.processes()) out.host_pinned_peak_bytes += peak.pinned;
+  bool all_fit = !out.devices.empty();
+  for (const DeviceReport& device : out.devices) {
+    if (device.verdict == Verdict::kDoesNotFit) out.verdict = Verdict::kDoesNotFit;
+    if (device.verdict != Verdict::kFits) all_fit = false;
+  }
+  if (all_fit && out.verdict == Verdict::kUnknown) out.verdict = Verdict::kFits;
+  return out;
+}
+
+}  // namespace tonnage::analysis
