@@ -17,6 +17,7 @@
 #include "cli/output.h"
 #include "cli/process_output.h"
 #include "cli/session_setup.h"
+#include "shim_torch/shim_key.h"
 
 namespace tonnage::cli {
 
@@ -114,6 +115,16 @@ void check_real_driver(Findings& out, const InstallPaths& paths) {
   good(out, "real driver", driver->string() + ": " + (names.empty() ? "no GPU" : names) + "; not touched without --real");
 }
 
+void check_recorder(Findings& out, const InstallPaths& paths, const std::string& torch_root) {
+  const std::string name = shim::shim_file_name(torch_root);
+  std::error_code ignored;
+  for (const fs::path& folder : {paths.shim_dir, fs::path(shim::shim_cache_dir())}) {
+    if (!name.empty() && fs::exists(folder / name, ignored)) return good(out, "recorder", "built: " + (folder / name).string());
+  }
+  note(out, "recorder", "not built for this PyTorch; the first run builds it, which takes about half a minute",
+       "build it now: tonnage shim --build " + torch_root);
+}
+
 void check_python(Findings& out, const InstallPaths& paths) {
   std::error_code ignored;
   if (!fs::exists(paths.python_dir, ignored)) {
@@ -151,7 +162,8 @@ void check_python(Findings& out, const InstallPaths& paths) {
       return problem(out, "PyTorch", fields[1] + " in " + fields[3] + " is a build without CUDA: it never uses a GPU",
                      "install a CUDA build of PyTorch; it needs no GPU to run under Tonnage");
     }
-    return good(out, "PyTorch", fields[1] + " for CUDA " + fields[2] + " in " + fields[3]);
+    good(out, "PyTorch", fields[1] + " for CUDA " + fields[2] + " in " + fields[3]);
+    return check_recorder(out, paths, fields[3]);
   }
   note(out, "Python", "neither python nor python3 is on PATH", "only programs in Python need it");
 }

@@ -11,11 +11,9 @@
 #include "cli/cards.h"
 #include "cli/child.h"
 #include "cli/exit_codes.h"
+#include "cli/near_names.h"
 #include "cli/output.h"
 #include "cli/session_setup.h"
-#ifdef TONNAGE_HAVE_SHIM
-#include "cli/shim.h"
-#endif
 #include "report/json.h"
 #include "report/text.h"
 #include "trace/record_reader.h"
@@ -107,10 +105,6 @@ Result<int> run(const RunOptions& options) {
   auto cards = options.real ? real_cards(real_driver) : choose_cards(options.gpu, options.memory);
   if (!cards) return cards.error();
 
-#ifdef TONNAGE_HAVE_SHIM
-  if (auto ready = ensure_shim(options.command, *paths); !ready) say(ready.error());
-#endif
-
   SessionOptions session;
   session.cards = *cards;
   session.command = options.command;
@@ -174,9 +168,17 @@ CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
   command->add_flag("--quiet,-q", options->quiet, "No report on the terminal");
   command->callback([command, options, &exit_code] {
     options->command = command->remaining();
-    if (!options->command.empty() && options->command.front() == "--") options->command.erase(options->command.begin());
     if (options->command.empty()) {
       say("there is no command to run\n  for example: tonnage run --gpu \"RTX 3060\" -- python train.py");
+      exit_code = kExitUsage;
+      return;
+    }
+    if (options->command.front()[0] == '-') {
+      std::vector<std::string> names;
+      for (const CLI::Option* option : command->get_options()) names.push_back(option->get_name());
+      std::string text = "there is no option " + options->command.front();
+      if (const auto near = near_names(options->command.front(), names); !near.empty()) text += ": did you mean " + near.front() + "?";
+      say(text + "\n  see: tonnage run --help");
       exit_code = kExitUsage;
       return;
     }
@@ -184,6 +186,21 @@ CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
     if (!code) say(code.error());
     exit_code = code ? *code : exit_code_of(code.error());
   });
+}
+
+void drop_command_separator(const CLI::App& app, std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] != "run") return;
+  const CLI::App* run = app.get_subcommand("run");
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i));
+      return;
+    }
+    if (argument.size() < 2 || argument[0] != '-') return;  // the command has begun
+    const CLI::Option* option = run->get_option_no_throw(argument);  // none for --name=value, which is whole
+    if (option != nullptr && option->get_items_expected_min() > 0) ++i;
+  }
 }
 
 }  // namespace tonnage::cli
