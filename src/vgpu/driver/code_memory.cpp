@@ -6,64 +6,78 @@
 namespace tonnage::vgpu {
 namespace {
 
-// Code and variables live in heaps of the driver's own, which grow by whole granules.
+constexpr uint64_t kPrintfBytes = 62ull << 20;  // when the first module that can print is loaded
+constexpr uint64_t kAssertBytes = 28ull << 20;  // when the first module with a device-side assertion is loaded
+constexpr uint64_t kDefaultStack = 1024;        // bytes of local memory per thread that every context has
+
+// A heap of the driver's own: grows by whole granules, gives nothing back.
 struct Heap {
-  uint64_t reserved_bytes = 0, used_bytes = 0;
+  uint64_t cursor = 0, end = 0;
 };
-struct CodeHeaps {
+struct DeviceMemory {
+  Heap code, data;
+  std::vector<uint64_t> idle_streams;  // granules of destroyed streams, used again
+  std::vector<uint64_t> live_streams;
+  bool has_printf = false, has_assert = false, prepared = false;
+  uint64_t local_bytes_per_thread = kDefaultStack;
+};
+struct DriverMemory {
   std::mutex mutex;
-  std::map<Device*, Heap> code;
-  std::map<Device*, uint64_t> variable_cursor, variable_end;
+  std::map<Device*, DeviceMemory> devices;
 };
-CodeHeaps& heaps() {
-  static CodeHeaps& all = *new CodeHeaps;
+DriverMemory& driver_memory() {
+  static DriverMemory& all = *new DriverMemory;
   return all;
 }
 
-void grow(Device* device, uint64_t bytes, std::string_view name) {
+// Takes `bytes` of the card for the driver itself. The card is never refused: what does not fit shows as no memory left.
+uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
   Driver* state = driver();
-  CodeHeaps& all = heaps();
-  uint64_t more = 0;
+  const uint64_t size = round_up(bytes, kGranule);
+  uint64_t address = 0;
   {
-    std::lock_guard lock(all.mutex);
-    Heap& heap = all.code[device];
-    heap.used_bytes += bytes;
-    const uint64_t need = round_up(heap.used_bytes, kGranule);
-    if (need > heap.reserved_bytes) {
-      more = need - heap.reserved_bytes;
-      heap.reserved_bytes = need;
-    }
+    std::lock_guard lock(state->memory_mutex);
+    address = device->addresses->allocate(size);
   }
-  if (!more) return;
-  state->account.charge_always(device->physical, more);
-  device->code_bytes.fetch_add(more);
-  record_module_load(device->index, more, name);
+  state->account.charge_always(device->physical, size);
+  device->code_bytes.fetch_add(size);
+  record_module_load(device->index, size, name);
+  return address;
+}
+
+// `bytes` from a heap; the heap's address.
+uint64_t grow(Device* device, Heap* heap, uint64_t bytes, std::string_view name) {
+  if (heap->cursor + bytes > heap->end) {
+    const uint64_t size = round_up(bytes, kGranule);
+    heap->cursor = take(device, size, name);
+    heap->end = heap->cursor + size;
+  }
+  const uint64_t address = heap->cursor;
+  heap->cursor += bytes;
+  return address;
 }
 
 }  // namespace
 
+void prepare_context_memory(Device* device) {
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
+  if (memory.prepared) return;
+  memory.prepared = true;
+  std::lock_guard memory_lock(driver()->memory_mutex);
+  device->addresses->prepare();
+}
+
 CUresult place_variable(Context* context, Device* device, size_t bytes, CUdeviceptr* out) {
   Driver* state = driver();
-  const uint64_t size = round_up(bytes ? bytes : 1, 512);
-  CodeHeaps& all = heaps();
-  uint64_t address = 0;
+  DriverMemory& all = driver_memory();
+  Allocation allocation;
   {
     std::lock_guard lock(all.mutex);
-    uint64_t& cursor = all.variable_cursor[device];
-    uint64_t& end = all.variable_end[device];
-    if (cursor + size > end) {
-      // Not from the addresses that allocations come from: a region of its own.
-      std::lock_guard memory_lock(state->memory_mutex);
-      const uint64_t region = state->regions->take_low(std::max<uint64_t>(size, kRegion));
-      if (!region) return CUDA_ERROR_OUT_OF_MEMORY;
-      cursor = region;
-      end = region + round_up(size, kRegion);
-    }
-    address = cursor;
-    cursor += size;
+    allocation.address = grow(device, &all.devices[device].data, round_up(bytes ? bytes : 1, 512), "module variables");
   }
-  Allocation allocation;
-  allocation.address = address;
+  if (!allocation.address) return CUDA_ERROR_OUT_OF_MEMORY;
   allocation.requested_bytes = bytes;
   allocation.kind = record::DeviceMemoryKind::kModuleData;
   allocation.context = context;
@@ -71,8 +85,7 @@ CUresult place_variable(Context* context, Device* device, size_t bytes, CUdevice
   allocation.buffer_id = state->new_id();
   allocation.owned_elsewhere = true;
   add_allocation(allocation);
-  grow(device, size, "module variables");
-  *out = address;
+  *out = allocation.address;
   return CUDA_SUCCESS;
 }
 
@@ -81,9 +94,52 @@ void release_variable(Device*, CUdeviceptr address) {
   if (remove_allocation(address, &allocation)) driver()->content.forget(address, allocation.requested_bytes);
 }
 
+void charge_stream(Device* device) {
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
+  if (memory.idle_streams.empty()) {
+    memory.live_streams.push_back(take(device, kGranule, "stream"));
+  } else {
+    memory.live_streams.push_back(memory.idle_streams.back());
+    memory.idle_streams.pop_back();
+  }
+}
+
+void refund_stream(Device* device) {
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
+  if (memory.live_streams.empty()) return;
+  memory.idle_streams.push_back(memory.live_streams.back());
+  memory.live_streams.pop_back();
+}
+
 void make_resident(Function* function) {
   if (function->resident.load(std::memory_order_relaxed) || function->resident.exchange(true)) return;
-  grow(function->module->device, function->info->code_bytes, function->name);
+  Device* device = function->module->device;
+  const image::KernelInfo& info = *function->info;
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
+  const image::CodeInfo* code = function->module->image->code();
+  if (code && code->uses_printf && !memory.has_printf) {
+    memory.has_printf = true;
+    take(device, kPrintfBytes, "device-side printf");
+  }
+  if (code && code->uses_assert && !memory.has_assert) {
+    memory.has_assert = true;
+    take(device, kAssertBytes, "device-side assertions");
+  }
+  grow(device, &memory.code, round_up(info.code_bytes, 256), function->name);
+  // More local memory per thread than ever before: the card sets it aside for all threads that can run at once.
+  if (info.local_bytes > memory.local_bytes_per_thread) {
+    const int32_t* limits = device->card->attributes;
+    const uint64_t threads = static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
+                             static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
+    take(device, (info.local_bytes - memory.local_bytes_per_thread) * threads, "local memory");
+    memory.local_bytes_per_thread = info.local_bytes;
+  }
 }
 
 }  // namespace tonnage::vgpu

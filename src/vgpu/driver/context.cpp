@@ -1,6 +1,7 @@
 // Contexts: the primary one of each device, others, and each thread's stack of current ones.
 #include <vector>
 
+#include "vgpu/driver/code_memory.h"
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/recording.h"
 #include "vgpu/driver/state.h"
@@ -35,6 +36,7 @@ bool charge_context(Driver* state, Context* context) {
     return false;
   }
   context->charged = true;
+  prepare_context_memory(device);
   record_context(device->index, bytes);
   return true;
 }

@@ -95,7 +95,7 @@ CUresult free_small(const Allocation& allocation) {
   blocks().erase(it);
   {
     std::lock_guard memory_lock(state->memory_mutex);
-    device->addresses->release(base, kGranule);
+    device->addresses->release(base);
   }
   refund_device(device, kGranule);
   record_device_free(device->index, base, kGranule, record::DeviceMemoryKind::kPlain);

@@ -84,20 +84,6 @@ std::vector<int> visible_devices(const Session& session) {
   return out;
 }
 
-// A hole in the address space for device addresses: reserved without access, so that a host access faults as on a real
-// machine, and costs no memory. Real drivers put theirs just under the host's own mappings.
-std::unique_ptr<RegionSource> reserve_addresses(uint64_t card_bytes) {
-  // Addresses are not reused after a free of a whole region's neighbourhood, so leave ample room.
-  for (uint64_t size = std::max<uint64_t>(1ull << 43, card_bytes * 32); size >= (1ull << 37); size /= 2) {
-    void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) continue;
-    const uint64_t bottom = round_up(reinterpret_cast<uint64_t>(memory), kRegion);
-    const uint64_t top = (reinterpret_cast<uint64_t>(memory) + size) / kRegion * kRegion;
-    return std::make_unique<RegionSource>(bottom, top);
-  }
-  return nullptr;
-}
-
 void in_forked_child() {
   Driver* state = g_driver.load(std::memory_order_relaxed);
   if (!state) return;
@@ -127,16 +113,12 @@ CUresult initialise() {
   auto state = std::make_unique<Driver>();
   state->session = session;
   state->pid = getpid();
-  uint64_t card_bytes = 0;
-  for (int physical : visible) card_bytes += session->devices[physical].total_bytes;
-  state->regions = reserve_addresses(card_bytes);
-  if (!state->regions) return CUDA_ERROR_OUT_OF_MEMORY;
   for (int physical : visible) {
     auto device = std::make_unique<Device>();
     device->index = static_cast<int>(state->devices.size());
     device->physical = physical;
     device->card = &session->devices[physical];
-    device->addresses = std::make_unique<AddressSpace>(state->regions.get());
+    device->addresses = std::make_unique<AddressSpace>(&state->high_regions, &state->low_regions);
     state->devices.push_back(std::move(device));
   }
   state->account.attach(session);
@@ -309,7 +291,7 @@ CUresult free_device_memory(CUdeviceptr address) {
     allocation = it->second;
     state->allocations.erase(it);
     if (allocation.accounted_bytes && !allocation.host)
-      allocation.device->addresses->release(address, allocation.accounted_bytes);
+      allocation.device->addresses->release(address);
   }
   state->content.forget(address, std::max(allocation.requested_bytes, allocation.accounted_bytes));
   if (allocation.accounted_bytes) refund_device(allocation.device, allocation.accounted_bytes);

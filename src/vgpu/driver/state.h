@@ -28,6 +28,9 @@ struct Context;
 struct Graph;
 struct CaptureSession;
 
+// Virtual ranges and modules' variables lie low, away from where the kernel places other mappings.
+inline constexpr uint64_t kLowRegions = 0x300000000;
+
 inline constexpr uint32_t kContextMagic = 0x78744356, kStreamMagic = 0x72745356, kEventMagic = 0x76654556;
 
 // One visible device. `physical` is its index in the session (CUDA_VISIBLE_DEVICES may reorder and hide).
@@ -131,14 +134,14 @@ struct Driver {
 
   std::mutex objects_mutex;
   std::mutex memory_mutex;
-  std::unique_ptr<RegionSource> regions;              // memory_mutex
+  HostRegions high_regions, low_regions{kLowRegions};  // memory_mutex
   std::map<uint64_t, Allocation> allocations;         // memory_mutex; by address
   std::atomic<uint64_t> next_id{1};                   // contexts, streams, buffers
   pid_t pid = 0;                                      // the process that initialised; a forked child may not go on
   std::atomic<bool> forked{false};
 
   uint64_t new_id() { return next_id.fetch_add(1, std::memory_order_relaxed); }
-  bool is_device_address(uint64_t address) const { return regions && regions->contains(address); }
+  bool is_device_address(uint64_t address) const { return HostRegions::contains(address); }
   Device* device(CUdevice index) const {
     return index >= 0 && static_cast<size_t>(index) < devices.size() ? devices[static_cast<size_t>(index)].get() : nullptr;
   }

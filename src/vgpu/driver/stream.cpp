@@ -1,6 +1,7 @@
 // Streams and events. Work is done at once, so nothing is ever pending; time is virtual (state.h).
 #include <string.h>
 
+#include "vgpu/driver/code_memory.h"
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/recording.h"
 #include "vgpu/driver/state.h"
@@ -25,6 +26,7 @@ VGPU_API cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int prior
     std::lock_guard lock(state->objects_mutex);
     context->streams.insert(stream);
   }
+  charge_stream(context->device);
   *out = to_handle(stream);
   return CUDA_SUCCESS;
 }
@@ -36,6 +38,7 @@ VGPU_API cuStreamDestroy_v2(CUstream handle) {
   auto* stream = reinterpret_cast<Stream*>(handle);
   if (stream->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
   capture_stream_destroyed(stream);
+  refund_stream(stream->context->device);
   std::lock_guard lock(state->objects_mutex);
   stream->context->streams.erase(stream);
   stream->magic = 0;

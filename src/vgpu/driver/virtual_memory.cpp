@@ -27,7 +27,8 @@ struct Physical {
 };
 
 struct Range {
-  uint64_t base, bytes;  // what was taken from the address space
+  uint64_t base;  // as the address space gave it
+  Device* device;
 };
 struct Mapping {
   uint64_t bytes = 0;
@@ -39,7 +40,6 @@ struct Mapping {
 struct Tables {
   std::mutex mutex;
   std::map<uint64_t, Range> ranges;         // all that reserve_range gave out, by address; under memory_mutex
-  std::vector<Range> free_ranges;           // oldest first; under memory_mutex
   std::map<uint64_t, uint64_t> reservations;  // cuMemAddressReserve's: address, bytes
   std::map<uint64_t, Mapping> mappings;
   std::unordered_map<uint64_t, std::unique_ptr<Physical>> physical;
@@ -131,24 +131,16 @@ void drop_physical_if_unused(Physical* physical) {
 
 uint64_t reserve_range(uint64_t bytes, uint64_t alignment) {
   Driver* state = driver();
-  const uint64_t size = round_up(bytes, kRegion);
-  if (size < bytes) return 0;
+  const Context* context = current_context();
+  Device* device = context ? context->device : state->devices[0].get();
+  const uint64_t size = round_up(bytes, kGranule);
+  const uint64_t taken = alignment > kGranule ? size + alignment : size;
+  if (size < bytes || taken < size) return 0;
   std::lock_guard lock(state->memory_mutex);
-  auto& unused = tables().free_ranges;
-  for (size_t i = unused.size(); i-- > 0;) {
-    if (unused[i].bytes != size || (alignment && unused[i].base % alignment)) continue;
-    const Range range = unused[i];
-    unused.erase(unused.begin() + static_cast<long>(i));
-    tables().ranges[range.base] = range;
-    return range.base;
-  }
-  const bool wide = alignment > kRegion;
-  const uint64_t taken = wide ? size + alignment : size;
-  if (taken < size) return 0;
-  const uint64_t base = state->regions->take(taken);
+  const uint64_t base = device->addresses->reserve(taken);
   if (!base) return 0;
-  const uint64_t address = wide ? round_up(base, alignment) : base;
-  tables().ranges[address] = {base, taken};
+  const uint64_t address = alignment > kGranule ? round_up(base, alignment) : base;
+  tables().ranges[address] = {base, device};
   return address;
 }
 
@@ -156,7 +148,7 @@ void release_range(uint64_t address, uint64_t) {
   std::lock_guard lock(driver()->memory_mutex);
   const auto it = tables().ranges.find(address);
   if (it == tables().ranges.end()) return;
-  tables().free_ranges.push_back(it->second);
+  it->second.device->addresses->release(it->second.base);
   tables().ranges.erase(it);
 }
 

@@ -1,41 +1,130 @@
 #include "vgpu/memory/address_space.h"
 
+#include <sys/mman.h>
+
+#include <atomic>
+
 namespace tonnage::vgpu {
+namespace {
 
-uint64_t RegionSource::take(uint64_t bytes) {
-  const uint64_t size = round_up(bytes, kRegion);
-  if (size < bytes || size > next_ - low_) return 0;
-  next_ -= size;
-  return next_;
+// One bit per 32 MiB of a 47-bit address space, in pages that are only touched where they are used.
+constexpr uint64_t kAddressBits = 47;
+constexpr uint64_t kWords = (1ull << kAddressBits) / kRegion / 64;
+std::atomic<std::atomic<uint64_t>*> g_used{nullptr};
+
+std::atomic<uint64_t>* used_bits() {
+  std::atomic<uint64_t>* bits = g_used.load(std::memory_order_acquire);
+  if (bits) return bits;
+  void* memory = mmap(nullptr, kWords * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  auto* made = static_cast<std::atomic<uint64_t>*>(memory);
+  if (g_used.compare_exchange_strong(bits, made)) return made;
+  munmap(memory, kWords * 8);
+  return bits;
 }
 
-uint64_t RegionSource::take_low(uint64_t bytes) {
-  const uint64_t size = round_up(bytes, kRegion);
-  if (size < bytes || size > next_ - low_) return 0;
-  low_ += size;
-  return low_ - size;
-}
-
-uint64_t AddressSpace::allocate(uint64_t bytes) {
-  const uint64_t size = round_up(bytes, kGranule);
-  for (size_t i = fragments_.size(); i-- > 0;) {
-    Fragment& fragment = fragments_[i];
-    if (fragment.bytes < size) continue;
-    const uint64_t address = fragment.address;
-    fragment.address += size;
-    fragment.bytes -= size;
-    if (fragment.bytes == 0) fragments_.erase(fragments_.begin() + static_cast<long>(i));
-    return address;
+void mark(uint64_t address, uint64_t bytes, bool used) {
+  std::atomic<uint64_t>* bits = used_bits();
+  if (!bits) return;
+  for (uint64_t i = address / kRegion; i < (address + bytes) / kRegion && i / 64 < kWords; i++) {
+    if (used)
+      bits[i / 64].fetch_or(1ull << (i % 64));
+    else
+      bits[i / 64].fetch_and(~(1ull << (i % 64)));
   }
-  const uint64_t address = regions_->take(size);
-  if (address == 0) return 0;
-  const uint64_t rest = round_up(size, kRegion) - size;
-  if (rest > 0) fragments_.push_back({address + size, rest});
+}
+
+}  // namespace
+
+bool HostRegions::contains(uint64_t address) {
+  const std::atomic<uint64_t>* bits = g_used.load(std::memory_order_acquire);
+  if (!bits || address >> kAddressBits) return false;
+  const uint64_t i = address / kRegion;
+  return (bits[i / 64].load(std::memory_order_relaxed) >> (i % 64)) & 1;
+}
+
+uint64_t HostRegions::take(uint64_t bytes) {
+  const uint64_t size = round_up(bytes, kRegion);
+  if (size < bytes || !used_bits()) return 0;
+  // As the real driver: a range longer by the alignment, of which the highest aligned part is kept. So a gap is used only if it
+  // is longer than the region by that much.
+  const uint64_t asked = size + kRegion;
+  void* memory = mmap(reinterpret_cast<void*>(hint_), asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return 0;
+  const uint64_t start = reinterpret_cast<uint64_t>(memory), end = start + asked;
+  const uint64_t kept = hint_ ? round_up(start, kRegion) : (end - size) / kRegion * kRegion;
+  if (kept > start) munmap(memory, kept - start);
+  if (end > kept + size) munmap(reinterpret_cast<void*>(kept + size), end - kept - size);
+  if (kept + size > 1ull << kAddressBits) {
+    munmap(reinterpret_cast<void*>(kept), size);
+    return 0;
+  }
+  if (hint_) hint_ = kept + size;
+  mark(kept, size, true);
+  return kept;
+}
+
+void HostRegions::give_back(uint64_t address, uint64_t bytes) {
+  mark(address, bytes, false);
+  munmap(reinterpret_cast<void*>(address), bytes);
+}
+
+uint64_t AddressSpace::carve(std::list<Region>::iterator region, std::map<uint64_t, uint64_t>::iterator piece, uint64_t bytes) {
+  const auto [address, room] = *piece;
+  region->free.erase(piece);
+  if (room > bytes) region->free[address + bytes] = room - bytes;
+  live_[address] = {region, bytes};
   return address;
 }
 
-void AddressSpace::release(uint64_t address, uint64_t bytes) {
-  fragments_.push_back({address, round_up(bytes, kGranule)});
+uint64_t AddressSpace::allocate(uint64_t bytes, RegionSource* source) {
+  const uint64_t size = round_up(bytes, kGranule);
+  if (size < bytes || size == 0) return 0;
+  for (auto region = regions_.begin(); region != regions_.end(); ++region) {
+    auto best = region->free.end();
+    for (auto piece = region->free.begin(); piece != region->free.end(); ++piece)
+      if (piece->second >= size && (best == region->free.end() || piece->second < best->second)) best = piece;
+    if (best != region->free.end()) return carve(region, best, size);
+  }
+  const uint64_t region_bytes = round_up(size, kRegion);
+  const uint64_t start = source->take(region_bytes);
+  if (start == 0) return 0;
+  regions_.push_front({start, region_bytes, source, {{start, region_bytes}}});
+  return carve(regions_.begin(), regions_.begin()->free.begin(), size);
+}
+
+void AddressSpace::release(uint64_t address) {
+  const auto found = live_.find(address);
+  if (found == live_.end()) return;
+  const auto region = found->second.region;
+  uint64_t start = address, bytes = found->second.bytes;
+  live_.erase(found);
+  auto next = region->free.lower_bound(start);
+  if (next != region->free.end() && start + bytes == next->first) {
+    bytes += next->second;
+    next = region->free.erase(next);
+  }
+  if (next != region->free.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == start) {
+      start = before->first;
+      bytes += before->second;
+      region->free.erase(before);
+    }
+  }
+  if (bytes == region->bytes) {
+    region->source->give_back(region->start, region->bytes);
+    regions_.erase(region);
+    return;
+  }
+  region->free[start] = bytes;
+}
+
+void AddressSpace::prepare() {
+  // Seen on an H200: 24 MiB free behind the first 8 of a region, then 64 MiB taken, then 2 MiB free at the end of a region.
+  allocate(8ull << 20);
+  allocate(64ull << 20);
+  allocate(30ull << 20);
 }
 
 }  // namespace tonnage::vgpu

@@ -1,55 +1,80 @@
 // The order in which a real driver hands out device addresses.
 //
 // It matters: PyTorch's allocator breaks ties between equal free blocks by address, so it decides what later steps reuse.
-// The rule (found from recorded segment events, checked on a real card with random sequences, docs/exactness.md): the driver
-// reserves regions of whole 32 MiB downwards from the top of the address space, puts an allocation (2 MiB granules) at the
-// start of one and keeps the rest as a fragment; a request is served from the newest fragment that is large enough before a
-// new region is reserved.
+// Found on an H200 (driver 580) with random sequences of allocations and frees, every address of which this reproduces
+// (tools/device/addresses.cpp; docs/exactness.md): the driver reserves regions of whole 32 MiB, aligned to that, from the
+// host's address space; an allocation (2 MiB granules) goes into the newest region that has room, there into the smallest free
+// piece that is large enough, the lowest of equals. Freed neighbours merge; a region that is wholly free goes back to the host.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <list>
+#include <map>
 
 namespace tonnage::vgpu {
 
-inline constexpr uint64_t kGranule = 2ull << 20;        // what the driver takes from the card at a time
+inline constexpr uint64_t kGranule = 2ull << 20;  // what the driver takes from the card at a time
 inline constexpr uint64_t kRegion = 32ull << 20;
 
-// Hands out whole 32 MiB regions downwards from `top`. One for the process: all devices share one address space.
+constexpr uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Where regions come from. Sizes and addresses are multiples of kRegion.
 class RegionSource {
  public:
-  // [bottom, top), both multiples of kRegion.
-  RegionSource(uint64_t bottom, uint64_t top) : bottom_(bottom), top_(top), next_(top), low_(bottom) {}
-  // The start of `bytes` (rounded up to whole regions); 0 when the address space is used up.
-  uint64_t take(uint64_t bytes);
-  // The same from the other end, for what must not disturb the order of allocations (modules' variables, pools' bookkeeping).
-  uint64_t take_low(uint64_t bytes);
-  bool contains(uint64_t address) const { return address >= bottom_ && address < top_; }
-  uint64_t bottom() const { return bottom_; }
-  uint64_t top() const { return top_; }
+  virtual ~RegionSource() = default;
+  virtual uint64_t take(uint64_t bytes) = 0;  // 0: used up
+  virtual void give_back(uint64_t address, uint64_t bytes) = 0;
+};
+
+// Address ranges of this process: mapped without access, so that a host access faults as on a real machine, at no cost in
+// memory. Like the real driver's they lie where the kernel finds the highest gap.
+class HostRegions : public RegionSource {
+ public:
+  // hint 0: the kernel's choice, downwards from the top; else upwards from about there, for ranges that must not disturb the
+  // order of allocations.
+  explicit HostRegions(uint64_t hint = 0) : hint_(hint) {}
+  uint64_t take(uint64_t bytes) override;
+  void give_back(uint64_t address, uint64_t bytes) override;
+
+  // Whether an address belongs to a region of any source of this process. Lock-free.
+  static bool contains(uint64_t address);
 
  private:
-  uint64_t bottom_, top_, next_;  // [bottom_, low_) and [next_, top_) are taken
-  uint64_t low_;
+  uint64_t hint_;
 };
 
 // Addresses of one device. Not thread-safe.
 class AddressSpace {
  public:
-  explicit AddressSpace(RegionSource* regions) : regions_(regions) {}
+  // `low` gives the regions of virtual ranges (cuMemAddressReserve), `high` all others.
+  AddressSpace(RegionSource* high, RegionSource* low) : high_(high), low_(low) {}
   // `bytes` is rounded up to granules; 0 when the address space is used up.
-  uint64_t allocate(uint64_t bytes);
-  void release(uint64_t address, uint64_t bytes);
+  uint64_t allocate(uint64_t bytes) { return allocate(bytes, high_); }
+  uint64_t reserve(uint64_t bytes) { return allocate(bytes, low_); }
+  // A range as one of the above returned it.
+  void release(uint64_t address);
+
+  // The state after a context was made: the driver has put things of its own into its first regions.
+  void prepare();
 
  private:
-  struct Fragment {
-    uint64_t address, bytes;
+  struct Region {
+    uint64_t start, bytes;
+    RegionSource* source;
+    std::map<uint64_t, uint64_t> free;  // address -> bytes, merged
   };
-  RegionSource* regions_;
-  std::vector<Fragment> fragments_;  // oldest first
-};
+  struct Piece {
+    std::list<Region>::iterator region;
+    uint64_t bytes;
+  };
+  uint64_t allocate(uint64_t bytes, RegionSource* source);
+  uint64_t carve(std::list<Region>::iterator region, std::map<uint64_t, uint64_t>::iterator piece, uint64_t bytes);
 
-constexpr uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
+  RegionSource* high_;
+  RegionSource* low_;
+  std::list<Region> regions_;  // newest first
+  std::map<uint64_t, Piece> live_;
+};
 
 }  // namespace tonnage::vgpu
