@@ -51,6 +51,8 @@ std::atomic<size_t> g_allocations{0};  // lets cuMemFree pass without the lock
 
 void drop_if_unused(std::map<uint64_t, GraphAllocation>::iterator it) {
   if (it->second.live || it->second.holders > 0) return;
+  Allocation removed;
+  remove_allocation(it->first, &removed);
   release_range(it->first, it->second.range_bytes);
   state_of_graphs().allocations.erase(it);
   g_allocations.store(state_of_graphs().allocations.size());
@@ -61,8 +63,6 @@ void end_life(std::map<uint64_t, GraphAllocation>::iterator it) {
   if (!allocation.live) return;
   allocation.live = false;
   state_of_graphs().pools[allocation.device].live -= allocation.counted;
-  Allocation removed;
-  remove_allocation(it->first, &removed);
   driver()->content.forget(it->first, allocation.requested);
 }
 
@@ -100,6 +100,15 @@ CUresult reserve_graph_allocation(Graph* graph, AllocParams* params) {
   if (!params->address) return CUDA_ERROR_OUT_OF_MEMORY;
   state_of_graphs().allocations[params->address] = allocation;
   g_allocations.store(state_of_graphs().allocations.size());
+  // Known from now on: work on it is captured or put into nodes before the graph is launched.
+  Allocation known;
+  known.address = params->address;
+  known.requested_bytes = params->bytes;
+  known.kind = record::DeviceMemoryKind::kGraph;
+  known.device = device;
+  known.buffer_id = driver()->new_id();
+  known.owned_elsewhere = true;
+  add_allocation(known);
   return CUDA_SUCCESS;
 }
 
@@ -193,14 +202,6 @@ void run_graph_alloc(GraphExec*, const AllocParams& params) {
   it->second.live = true;
   DevicePool& pool = state_of_graphs().pools[it->second.device];
   pool.live += it->second.counted;
-  Allocation allocation;
-  allocation.address = params.address;
-  allocation.requested_bytes = params.bytes;
-  allocation.kind = record::DeviceMemoryKind::kGraph;
-  allocation.device = it->second.device;
-  allocation.buffer_id = driver()->new_id();
-  allocation.owned_elsewhere = true;
-  add_allocation(allocation);
 }
 
 void run_graph_free(CUdeviceptr address) {

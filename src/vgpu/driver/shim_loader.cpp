@@ -1,5 +1,97 @@
 #include "vgpu/driver/shim_loader.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "shim_torch/shim_key.h"
+#include "vgpu/driver/recording.h"
+#include "vgpu/driver/state.h"
+
+extern char** environ;
+
 namespace tonnage::vgpu {
-void load_shim() {}
+namespace {
+
+int remember_torch(struct dl_phdr_info* info, size_t, void* out) {
+  const char* path = info->dlpi_name;
+  const size_t n = path ? strlen(path) : 0;
+  static const char tail[] = "/libc10_cuda.so";
+  if (n < sizeof tail - 1 || strcmp(path + n - (sizeof tail - 1), tail) != 0) return 0;
+  *static_cast<std::string*>(out) = path;
+  return 1;
+}
+
+// The root folder of the PyTorch that is loaded in this process; "" if there is none.
+std::string loaded_torch_root() {
+  std::string library;
+  dl_iterate_phdr(remember_torch, &library);
+  if (library.empty()) return "";
+  if (char* real = realpath(library.c_str(), nullptr)) {
+    library = real;
+    free(real);
+  }
+  return shim::torch_root_of(library);
+}
+
+// Compiles a recorder for this PyTorch, in a process of its own; silent.
+void build_shim(const Session& session, const std::string& root) {
+  if (!session.tonnage_path[0]) return;
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  for (int fd = 0; fd < 3; fd++) posix_spawn_file_actions_addopen(&files, fd, "/dev/null", fd ? O_WRONLY : O_RDONLY, 0);
+  std::string program = session.tonnage_path, command = "shim", option = "--build", folder = root;
+  char* arguments[] = {program.data(), command.data(), option.data(), folder.data(), nullptr};
+  pid_t child = 0;
+  if (posix_spawn(&child, program.c_str(), &files, nullptr, arguments, environ) == 0) {
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+  }
+  posix_spawn_file_actions_destroy(&files);
+}
+
+void* open_shim(const Session& session, const std::string& file) {
+  for (const std::string& folder : {std::string(session.shim_dir), shim::shim_cache_dir()}) {
+    const std::string path = folder + "/" + file;
+    if (folder.empty() || access(path.c_str(), R_OK) != 0) continue;
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    const char* why = dlerror();
+    record_message(std::string("the recorder for PyTorch could not be loaded: ") + (why ? why : path), true);
+    return nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void load_shim() {
+  Driver* state = driver();
+  if (!state || !state->session->record_path[0]) return;
+  const std::string root = loaded_torch_root();
+  if (root.empty()) return;  // not a PyTorch program
+  const std::string file = shim::shim_file_name(root);
+  void* library = file.empty() ? nullptr : open_shim(*state->session, file);
+  if (!library && !file.empty()) {
+    build_shim(*state->session, root);
+    library = open_shim(*state->session, file);
+  }
+  using Start = int (*)(const Bridge*);
+  auto start = library ? reinterpret_cast<Start>(dlsym(library, shim::kShimStartFunction)) : nullptr;
+  if (!start) {
+    record_message("no recorder for the PyTorch in " + root +
+                       ": operators, lines and categories are missing; `tonnage shim --build " + root + "` says why",
+                   true);
+    return;
+  }
+  if (const int code = start(bridge()); code != 0)
+    record_message("the recorder for PyTorch did not start (code " + std::to_string(code) + ")", true);
+}
+
 }  // namespace tonnage::vgpu

@@ -187,7 +187,7 @@ struct Parser {
       const bool kernel = is_kernel(i);
       if (!kernel && !is_variable(i)) continue;
       const std::string_view text = symbol_names.text(symbols[i].st_name);
-      std::memcpy(end, text.data(), text.size());
+      std::copy(text.begin(), text.end(), end);
       const std::string_view name(end, text.size());
       end += text.size();
       const uint32_t section = section_of(i);
@@ -288,7 +288,6 @@ struct Parser {
             if (record.attribute == kAttrRequiredBlock) kernel->required_block[i] = clamped(triple[i]);
             if (record.attribute == kAttrCtaPerCluster) kernel->required_cluster[i] = clamped(triple[i]);
           }
-          if (record.attribute == kAttrRequiredBlock) kernel->max_threads = product(triple);
           break;
         default: break;
       }

@@ -28,8 +28,8 @@ struct KernelInfo {
   uint32_t local_bytes = 0;            // per thread, stack included
   uint32_t const_bytes = 0;            // the module's __constant__ variables that the kernel can reach
   uint32_t param_bytes = 0;
-  int32_t max_threads = 0;             // launch bounds: product of .maxntid or .reqntid; 0: none given
-  int32_t required_block[3] = {};      // .reqntid; 0: none
+  int32_t max_threads = 0;             // launch bounds: product of .maxntid; 0: none given
+  int32_t required_block[3] = {};      // .reqntid; 0: none. A driver does not count it among the bounds (H200, 580)
   int32_t required_cluster[3] = {};    // .reqnctapercluster; 0: none
   bool explicit_cluster = false;       // .explicitcluster: a launch must be in clusters
   int32_t max_cluster_rank = 0;        // .maxclusterrank; 0: none

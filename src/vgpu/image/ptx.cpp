@@ -165,7 +165,7 @@ class PtxReader {
       if (word == ".maxntid" || word == ".reqntid" || word == ".reqnctapercluster") {
         read_triple(triple);
         if (word == ".reqnctapercluster") std::copy(triple, triple + 3, info.required_cluster);
-        else info.max_threads = static_cast<int32_t>(std::min<int64_t>(int64_t{triple[0]} * triple[1] * triple[2], 1 << 20));
+        else if (word == ".maxntid") info.max_threads = static_cast<int32_t>(std::min<int64_t>(int64_t{triple[0]} * triple[1] * triple[2], 1 << 20));
         if (word == ".reqntid") std::copy(triple, triple + 3, info.required_block);
       } else if (word == ".maxnreg") {
         max_registers = static_cast<int32_t>(std::min<uint64_t>(number(scanner_.next()), 255));

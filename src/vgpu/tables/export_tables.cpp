@@ -9,6 +9,7 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "vgpu/bridge.h"
@@ -28,12 +29,17 @@ Slot slot(F* function) {
 
 CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
-// A slot whose meaning is not known: success with nothing done is what programs were seen to live with.
-template <int Table>
+// A slot whose meaning is not known: success with nothing done is what programs were seen to live with. Named in the report by
+// table and slot, so that a program that does not can be looked into.
+template <int Table, int Index>
 CUresult unknown_slot() {
-  record_stub_call("private driver table: unknown slot");
+  static const std::string name = "private table " + std::to_string(Table) + ", slot " + std::to_string(Index);
+  record_stub_call(name.c_str());
   return CUDA_SUCCESS;
 }
+
+// Slots that every runtime calls as it starts; nothing that follows depends on them.
+CUresult runtime_notice() { return CUDA_SUCCESS; }
 
 // Modules from the runtime's own fat binaries ----------------------------------------------------------------------------
 
@@ -157,11 +163,14 @@ CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t resul
   return CUDA_SUCCESS;
 }
 
+template <int Table, size_t N, size_t... Index>
+void fill_slots(Slot (&table)[N], std::index_sequence<Index...>) {
+  ((table[Index] = table[Index] ? table[Index] : slot(unknown_slot<Table, static_cast<int>(Index)>)), ...);
+}
 template <int Table, size_t N>
 void fill(Slot (&table)[N], size_t slots) {
   table[0] = reinterpret_cast<Slot>(slots * sizeof(Slot));
-  for (size_t i = 1; i < N; i++)
-    if (!table[i]) table[i] = slot(unknown_slot<Table>);
+  fill_slots<Table>(table, std::make_index_sequence<N>());
 }
 
 void make_tables() {
@@ -170,6 +179,7 @@ void make_tables() {
   g_runtime[6] = slot(module_from_wrapper_ext);
   g_runtime[8] = slot(module_from_fatbin);
   fill<1>(g_runtime, 13);
+  g_tls[2] = slot(runtime_notice);
   fill<2>(g_tls, 4);
   g_tools[2] = slot(tools_buffer_1);
   g_tools[6] = slot(tools_buffer_2);
@@ -189,6 +199,7 @@ void make_tables() {
   g_context_checks[2] = slot(context_check);
   g_context_checks[3] = slot(context_check_3);
   fill<9>(g_context_checks, 15);
+  g_table_93[4] = slot(runtime_notice);
   fill<10>(g_table_93, 93);
   g_hybrid[1] = g_hybrid[2] = slot(not_supported);
   fill<11>(g_hybrid, 3);

@@ -1,0 +1,57 @@
+// What loaded machine code takes of a card's memory, as measured on an H200 with driver 580 (cuMemGetInfo around every load;
+// tests/data/h200/code-memory.txt). A driver serves code and variables from pools of 2 MiB that all modules of a context
+// share, so most loads show nothing and some show 2 MiB.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "vgpu/image/cubin.h"
+
+namespace tonnage::vgpu::image {
+
+inline constexpr uint64_t kPoolChunkBytes = 2ull << 20;
+
+// A function takes its code and this much more when it is loaded (lazily: at its first use).
+inline constexpr uint64_t kFunctionOverheadBytes = 2304;
+inline uint64_t resident_code_bytes(const KernelInfo& kernel) { return kernel.code_bytes + kFunctionOverheadBytes; }
+
+// What a fresh context has left in its first pool of code; the rest holds the driver's own kernels.
+inline constexpr uint64_t kFirstCodeChunkFree = 153 * 2560;
+
+// Module variables, each kind of a module together: the unit in which the pool hands out. There is no chunk at first.
+inline constexpr uint64_t kVariableUnitBytes = 256;
+
+// Once per context, when the first module that needs it is loaded. Device-side assertions need printf's part as well;
+// device-side malloc takes its own, and its heap of kMallocHeapBytes at the first launch.
+inline constexpr uint64_t kPrintfBytes = 64ull << 20;
+inline constexpr uint64_t kAssertBytes = 28ull << 20;
+inline constexpr uint64_t kMallocBytes = 48ull << 20;
+inline constexpr uint64_t kMallocHeapBytes = 10ull << 20;
+inline constexpr uint64_t kManagedBytes = 128ull << 20;
+
+// Chunks of 2 MiB, first fit.
+class ChunkPool {
+ public:
+  explicit ChunkPool(uint64_t first_free = 0) {
+    if (first_free) free_.push_back(first_free);
+  }
+
+  // Memory that the card gives away for this: 0 while there is room, else whole chunks.
+  uint64_t take(uint64_t bytes) {
+    for (uint64_t& free : free_) {
+      if (free >= bytes) {
+        free -= bytes;
+        return 0;
+      }
+    }
+    const uint64_t chunks = (bytes + kPoolChunkBytes - 1) / kPoolChunkBytes * kPoolChunkBytes;
+    free_.push_back(chunks - bytes);
+    return chunks;
+  }
+
+ private:
+  std::vector<uint64_t> free_;
+};
+
+}  // namespace tonnage::vgpu::image
