@@ -44,7 +44,6 @@ Heap::~Heap() {
 }
 
 void Heap::add_object_chunk() {
-  // Objects are made by make_object; leave the chunk untouched until then.
   object_chunks_.push_back(std::make_unique_for_overwrite<Object[]>(kChunk));
   memory_bytes_ += kChunk * sizeof(Object);
 }
@@ -162,11 +161,8 @@ Value Heap::make_float(double number) {
   return Value::make(Tag::kFloat, floats_.size() - 1);
 }
 
-std::optional<uint64_t> Heap::to_unsigned(Value value) const {
+std::optional<uint64_t> Heap::to_unsigned_slow(Value value) const {
   switch (value.tag()) {
-    case Tag::kInt:
-      if (value.signed_payload() < 0) return std::nullopt;
-      return static_cast<uint64_t>(value.signed_payload());
     case Tag::kBigInt: {
       const BigInt& number = big_ints_[value.payload()];
       if (number.negative || number.overflow) return std::nullopt;

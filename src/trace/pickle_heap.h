@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace tonnage::trace::pickle {
@@ -16,7 +17,7 @@ namespace tonnage::trace::pickle {
 enum class Tag : uint8_t { kNull = 0, kNone, kTrue, kFalse, kInt, kBigInt, kFloat, kString, kBytes, kObject };
 
 struct Value {
-  uint64_t bits = 0;  // tag in the low 4 bits; payload (signed for kInt) above
+  uint64_t bits;  // tag in the low 4 bits; payload (signed for kInt) above
 
   Tag tag() const { return static_cast<Tag>(bits & 15); }
   bool is(Tag wanted) const { return tag() == wanted; }
@@ -33,14 +34,13 @@ struct Object {
     Value* items;    // list, tuple, set: values; dict: key, value, key, value, …
     uint64_t token;  // kToken, kStream: the visitor's number
   };
-  uint32_t size = 0;  // values; a dict's is even
-  ObjectKind kind = ObjectKind::kList;
-  uint8_t role = 0;   // lists: 0 not looked up, 1 plain, else the visitor's; tokens: the visitor's type
-  uint8_t class_log2 = 0;  // items has room for 1 << class_log2 values; 0: none
-  uint8_t unused = 0;
-  Object() : items(nullptr) {}
+  uint32_t size;       // values; a dict's is even
+  ObjectKind kind;
+  uint8_t role;        // lists: 0 not looked up, 1 plain, else the visitor's; tokens: the visitor's type
+  uint8_t class_log2;  // items has room for 1 << class_log2 values; 0: none
+  uint8_t unused;
 };
-static_assert(sizeof(Object) == 16);
+static_assert(sizeof(Object) == 16 && std::is_trivial_v<Object>);  // tables of them stay untouched until used
 
 class Heap {
  public:
@@ -53,8 +53,7 @@ class Heap {
     if ((object_count_ & (kChunk - 1)) == 0) add_object_chunk();
     const uint64_t id = object_count_++;
     Object& object = object_chunks_[id >> kChunkLog2][id & (kChunk - 1)];
-    object = Object();
-    object.kind = kind;
+    object = {{nullptr}, 0, kind, 0, 0, 0};
     return Value::make(Tag::kObject, id);
   }
   Object& object(Value value) { return object_chunks_[value.payload() >> kChunkLog2][value.payload() & (kChunk - 1)]; }
@@ -93,7 +92,10 @@ class Heap {
   Value make_float(double number);
 
   // Non-negative integers up to 2^64 - 1 (bools too); nothing for all else.
-  std::optional<uint64_t> to_unsigned(Value value) const;
+  std::optional<uint64_t> to_unsigned(Value value) const {
+    if (value.is(Tag::kInt) && value.signed_payload() >= 0) return static_cast<uint64_t>(value.signed_payload());
+    return to_unsigned_slow(value);
+  }
   std::optional<int64_t> to_signed(Value value) const;
   std::optional<double> to_double(Value value) const;
 
@@ -113,6 +115,7 @@ class Heap {
     bool negative, overflow;
   };
 
+  std::optional<uint64_t> to_unsigned_slow(Value value) const;
   Value make_big(BigInt number);
   void add_object_chunk();
   Value* take_items(int class_log2);

@@ -24,8 +24,8 @@ uint64_t little_endian(const char* data, int size) {
 
 }  // namespace
 
-Machine::Machine(Input& input, Visitor* visitor) : input_(input), visitor_(visitor), buffer_(kBufferBytes + kPadding) {
-  next_ = end_ = buffer_.data();
+Machine::Machine(Input& input, Visitor* visitor) : input_(input), visitor_(visitor), buffer_(std::make_unique_for_overwrite<char[]>(kBufferBytes + kPadding)) {
+  next_ = end_ = buffer_.get();
 }
 
 void Machine::fail(ErrorCode code, std::string message, std::string hint) const {
@@ -42,14 +42,14 @@ void Machine::fail_truncated() {
 bool Machine::refill() {
   if (input_ended_) return false;
   const size_t left = static_cast<size_t>(end_ - next_);
-  base_offset_ += static_cast<uint64_t>(next_ - buffer_.data());
-  std::memmove(buffer_.data(), next_, left);
-  next_ = buffer_.data();
+  base_offset_ += static_cast<uint64_t>(next_ - buffer_.get());
+  std::memmove(buffer_.get(), next_, left);
+  next_ = buffer_.get();
   size_t have = left;
   while (have < kBufferBytes) {
-    auto got = input_.read(buffer_.data() + have, kBufferBytes - have);
+    auto got = input_.read(buffer_.get() + have, kBufferBytes - have);
     if (!got) {
-      end_ = buffer_.data() + have;
+      end_ = buffer_.get() + have;
       input_ended_ = truncated_ = true;
       throw Failure{got.error()};
     }
@@ -59,8 +59,8 @@ bool Machine::refill() {
     }
     have += *got;
   }
-  end_ = buffer_.data() + have;
-  std::memset(buffer_.data() + have, 0, kPadding);
+  end_ = buffer_.get() + have;
+  std::memset(buffer_.get() + have, 0, kPadding);
   check_memory();
   need_stack();
   return have > left;
@@ -69,7 +69,11 @@ bool Machine::refill() {
 // Every opcode pushes at most one value and is at least one byte long: room for one buffer is checked once per buffer.
 void Machine::need_stack() {
   const size_t needed = top_ + kBufferBytes + kPadding;
-  if (needed > stack_.size()) stack_.resize(needed + needed / 2);
+  if (needed <= stack_capacity_) return;
+  auto larger = std::make_unique_for_overwrite<Value[]>(needed + needed / 2);
+  if (top_) std::memcpy(larger.get(), stack_.get(), top_ * sizeof(Value));
+  stack_ = std::move(larger);
+  stack_capacity_ = needed + needed / 2;
 }
 
 void Machine::check_memory() {
@@ -247,7 +251,7 @@ void Machine::set_items(size_t position, const Value* items, size_t count, const
     }
     if (parent != SIZE_MAX) {
       const Visitor::Role role = role_of(parent);
-      if (role.kind > kRolePlain) {
+      if (role.kind >= kRoleEarly) {
         uint64_t token = taken ? dict.token : kNoToken;
         if (dict.kind == ObjectKind::kDict && dict.size) token = visitor_->dict_items(*this, role, token, dict.items, dict.size);
         token = visitor_->dict_items(*this, role, token, items, count);
@@ -272,7 +276,7 @@ void Machine::add_to_set(size_t position, const Value* items, size_t count) {
 void Machine::collect(ObjectKind kind, size_t from) {
   const Value value = heap_.make_object(kind);
   Object& object = heap_.object(value);
-  heap_.append(object, stack_.data() + from, top_ - from);
+  heap_.append(object, stack_.get() + from, top_ - from);
   top_ = from;
   push(value);
 }
@@ -373,7 +377,7 @@ void Machine::execute() {
     const char* const end = end_;
     const bool tail = input_ended_;
     const char* const safe = tail ? end : end - kPadding;
-    Value* const stack = stack_.data();
+    Value* const stack = stack_.get();
     size_t top = top_;
 #define STORE (next_ = p, top_ = top)
 #define LOAD (p = next_, top = top_)
@@ -381,7 +385,7 @@ void Machine::execute() {
   if (top < (marks_.empty() ? 0 : marks_.back()) + (count)) { STORE; require(count, name); }
     while (p < safe) {
       const auto opcode = static_cast<uint8_t>(*p);
-      op_offset_ = base_offset_ + static_cast<uint64_t>(p - buffer_.data());
+      op_offset_ = base_offset_ + static_cast<uint64_t>(p - buffer_.get());
       ++p;
       if (tail && end - p < op::fixed_argument(opcode)) {
         STORE;
@@ -401,6 +405,13 @@ void Machine::execute() {
         case op::kLongBinGet: {
           const uint64_t index = little_endian(p, 4);
           p += 4;
+          if ((index >> kMemoChunkLog2) < memo_chunks_.size()) {
+            const Value value = memo_chunks_[index >> kMemoChunkLog2][index & (kMemoChunk - 1)];
+            if (!value.is(Tag::kNull)) {
+              stack[top++] = value;
+              break;
+            }
+          }
           STORE;
           stack[top++] = memo_get(index, "LONG_BINGET");
           break;

@@ -6,7 +6,7 @@
 // input read so far. It reads from a stream and keeps no more of it than a buffer.
 //
 // A Visitor takes data away while it is parsed: it names the lists it cares about by their place (Machine::place), and is
-// handed each dict of such a list as soon as the dict's items are set. So a snapshot of millions of events never exists as a
+// handed what is put into them at once. So a snapshot of millions of events never exists as a
 // tree. Opcodes and their meaning: Python's Lib/pickletools.py documentation.
 #pragma once
 
@@ -24,21 +24,23 @@ namespace tonnage::trace::pickle {
 class Machine;
 
 inline constexpr uint8_t kRolePlain = 1;
+inline constexpr uint8_t kRoleEarly = 128;  // and above: dicts are handed over while they are filled, not when they are appended
 inline constexpr uint64_t kNoToken = UINT64_MAX;
 
 class Visitor {
  public:
   virtual ~Visitor() = default;
   struct Role {
-    uint8_t kind = kRolePlain;  // > 1: dicts and items of this list go to the visitor, the list itself stays empty
+    uint8_t kind = kRolePlain;  // > 1: what is appended to this list goes to the visitor, the list itself stays empty
     uint64_t tag = 0;
   };
   // Called once for a list on the stack, before anything is put into it. role > 1 makes it a kStream.
   virtual Role list_role(Machine& machine, size_t position) = 0;
-  // Items of a dict in a list of this role: `count` values, key, value, …. `token`: what an earlier call for the same dict gave,
+  // Items of a dict in a list of an early role: `count` values, key, value, …. `token`: what an earlier call for the same dict gave,
   // or kNoToken. Returns the dict's token (its type is Visitor's business: any number below 2^60).
   virtual uint64_t dict_items(Machine& machine, Role role, uint64_t token, const Value* items, size_t count) = 0;
-  // Values appended to such a list. Dicts that were handed over are tokens of type kDictToken.
+  // Values appended to a list with a role. Dicts that were handed over early are tokens of type kDictToken; all others are the
+  // visitor's to release.
   virtual void list_items(Machine& machine, Role role, const Value* items, size_t count) = 0;
 };
 
@@ -50,7 +52,7 @@ struct Place {
   size_t container = 0;  // position of the list or dict that the value will go into
   bool in_list = false;
   uint64_t index = 0;    // in_list: the index that it will have
-  Value key;             // in a dict: the key
+  Value key{};           // in a dict: the key
 };
 
 class Machine {
@@ -65,7 +67,7 @@ class Machine {
   Value close_open_containers();
 
   Heap& heap() { return heap_; }
-  uint64_t offset() const { return base_offset_ + static_cast<uint64_t>(next_ - buffer_.data()); }
+  uint64_t offset() const { return base_offset_ + static_cast<uint64_t>(next_ - buffer_.get()); }
   Value at(size_t position) const { return stack_[position]; }
   Place place(size_t position) const;
   bool has_trailing_bytes() const { return trailing_; }
@@ -104,15 +106,15 @@ class Machine {
   Input& input_;
   Visitor* visitor_;
   Heap heap_;
-  std::vector<char> buffer_;
+  std::unique_ptr<char[]> buffer_;
   const char* next_ = nullptr;
   const char* end_ = nullptr;   // bytes beyond it are zero padding
   uint64_t base_offset_ = 0;    // of buffer_[0] in the stream
   bool input_ended_ = false, truncated_ = false, trailing_ = false;
   int protocol_ = 0;
   uint64_t op_offset_ = 0;
-  std::vector<Value> stack_;    // sized ahead of need; top_ counts
-  size_t top_ = 0;
+  std::unique_ptr<Value[]> stack_;  // sized ahead of need
+  size_t top_ = 0, stack_capacity_ = 0;
   std::vector<size_t> marks_;
   std::vector<std::vector<Value>> memo_chunks_;
   std::unordered_map<uint64_t, Value> far_memo_;  // indices far beyond the number of puts

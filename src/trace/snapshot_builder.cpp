@@ -127,31 +127,20 @@ void Builder::set_event(Event& event, const Value* items, size_t count) {
 }
 
 uint64_t Builder::dict_items(Machine& machine, Role role, uint64_t token, const Value* items, size_t count) {
-  switch (role.kind) {
-    case kTraceList: {
-      if (token == pickle::kNoToken) {
-        if (record_.events.empty()) first_event_offset_ = machine.offset();
-        const size_t have = record_.events.size();
-        if (have == record_.events.capacity() && have >= kFirstReserve && known_size_ > machine.offset()) {
-          // The rest of the file most likely holds events of the same length.
-          const double per_event = static_cast<double>(machine.offset() - first_event_offset_) / static_cast<double>(have);
-          const double more = static_cast<double>(known_size_ - machine.offset()) / std::max(per_event, 16.0);
-          record_.events.reserve(have + static_cast<size_t>(more * 1.05) + 1024);
-        }
-        token = new_event(static_cast<uint8_t>(role.tag));
-        ++counts_[role.tag].events;
-      }
-      if (token < record_.events.size()) set_event(record_.events[token], items, count);
-      return token;
+  if (token == pickle::kNoToken) {
+    if (record_.events.empty()) first_event_offset_ = machine.offset();
+    const size_t have = record_.events.size();
+    if (have == record_.events.capacity() && have >= kFirstReserve && known_size_ > machine.offset()) {
+      // The rest of the file most likely holds events of the same length.
+      const double per_event = static_cast<double>(machine.offset() - first_event_offset_) / static_cast<double>(have);
+      const double more = static_cast<double>(known_size_ - machine.offset()) / std::max(per_event, 16.0);
+      record_.events.reserve(have + static_cast<size_t>(more * 1.05) + 1024);
     }
-    case kSegmentList:
-      add_segment(items, count);
-      return 0;
-    case kAnnotationList:
-      add_annotation(items, count);
-      return 0;
-    default: return 0;
+    token = new_event(static_cast<uint8_t>(role.tag));
+    ++counts_[role.tag].events;
   }
+  if (token < record_.events.size()) set_event(record_.events[token], items, count);
+  return token;
 }
 
 void Builder::list_items(Machine&, Role role, const Value* items, size_t count) {
@@ -160,7 +149,7 @@ void Builder::list_items(Machine&, Role role, const Value* items, size_t count) 
       ++odd_items_;
       continue;
     }
-    const Object& object = heap_->object(items[i]);
+    Object& object = heap_->object(items[i]);
     if (object.kind == ObjectKind::kToken && object.role == pickle::kDictToken) {
       if (role.kind != kTraceList) continue;
       if (object.token >= appended_events_) {
@@ -178,6 +167,8 @@ void Builder::list_items(Machine&, Role role, const Value* items, size_t count) 
       }
     } else if (object.kind == ObjectKind::kDict) {
       add_dict(static_cast<RoleKind>(role.kind), role.tag, object);
+      if (role.kind == kTraceList) heap_->make_token(object, pickle::kDictToken, record_.events.size() - 1);
+      else heap_->release(object);
     } else {
       ++odd_items_;
     }

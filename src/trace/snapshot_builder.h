@@ -27,7 +27,7 @@ class Builder final : public pickle::Visitor {
   Result<Record> finish(pickle::Value root, const std::string& source, bool truncated);
 
  private:
-  enum RoleKind : uint8_t { kSegmentList = 2, kTraceList, kAnnotationList };
+  enum RoleKind : uint8_t { kSegmentList = 2, kAnnotationList = 3, kTraceList = pickle::kRoleEarly };
   static constexpr uint8_t kFrameToken = 2, kStackToken = 3;
 
   struct DeviceCount {

@@ -16,6 +16,12 @@ bool looks_like_pickle(std::string_view first) {
 }
 
 Result<Record> read_snapshot(Input& input) {
+  auto first = input.peek(64);
+  if (!first) return first.error();
+  // A pickle that begins with GLOBAL ('c') goes to the machine, which refuses it by name.
+  if (!first->empty() && !looks_like_pickle(*first) && (*first)[0] != 'c')
+    return Error{ErrorCode::kCorrupt, "not a pickle, so not a memory snapshot", input.name(),
+                 "a snapshot comes from torch.cuda.memory._dump_snapshot(\"file.pickle\")"};
   snapshot::Builder builder(input.known_size());
   pickle::Machine machine(input, &builder);
   builder.attach(machine.heap());

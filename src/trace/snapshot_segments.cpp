@@ -65,7 +65,7 @@ void Builder::add_block(SegmentState& segment, const Object& dict, uint64_t& nex
 void Builder::add_segment(const Value* items, size_t count) {
   SegmentState segment;
   bool has_address = false;
-  Value blocks;
+  Value blocks{};
   for (size_t i = 0; i + 1 < count; i += 2) {
     if (!items[i].is(Tag::kString)) continue;
     const Value value = items[i + 1];
