@@ -77,6 +77,34 @@ void write_line(const char* format, ...) {
   fflush(s.out);
 }
 
+// With FREELOG_MAPS set: how the process's address space has changed since the last look, one line a range ("m+", "m-").
+void log_map_changes(const char* when) {
+  static const bool wanted = getenv("FREELOG_MAPS") != nullptr;
+  if (!wanted) return;
+  static std::unordered_set<std::string>& last = *new std::unordered_set<std::string>;
+  std::unordered_set<std::string> now;
+  FILE* file = fopen("/proc/self/maps", "re");
+  if (!file) return;
+  char line[512];
+  while (fgets(line, sizeof line, file)) {
+    unsigned long long begin = 0, end = 0, inode = 0;
+    char permissions[8] = {};
+    if (sscanf(line, "%llx-%llx %7s %*s %*s %llu", &begin, &end, permissions, &inode) < 3 || end - begin < (1ull << 20)) continue;
+    const char* name = strchr(line, '/');
+    std::string text = std::string(line, strcspn(line, " ")) + " " + permissions;
+    if (name && strstr(name, "nvidia")) text += " nvidia";
+    else if (inode) text += " file";
+    now.insert(text);
+  }
+  fclose(file);
+  bool any = false;
+  for (const std::string& range : now)
+    if (!last.count(range)) write_line("%s m+ %s", any ? "" : when, range.c_str()), any = true;
+  for (const std::string& range : last)
+    if (!now.count(range)) write_line("%s m- %s", any ? "" : when, range.c_str()), any = true;
+  last = std::move(now);
+}
+
 // Free memory of the current context's device; false without one.
 bool free_now(size_t* free_bytes) {
   size_t total = 0;
@@ -260,6 +288,7 @@ __attribute__((visibility("hidden"))) void* freelog_before(int function, void** 
   f.measured = free_now(&f.before);
   if (f.measured) {
     std::lock_guard lock(s.mutex);
+    log_map_changes("host");
     if (s.known && s.free_seen != f.before) write_line("%+lld gap before %s", static_cast<long long>(f.before) - static_cast<long long>(s.free_seen), freelog_names[function]);
     s.free_seen = f.before;
     s.known = true;
@@ -292,6 +321,7 @@ __attribute__((visibility("hidden"))) void* freelog_after(uint64_t result) {
     s.known = true;
   }
   bool always = is_launch || f.special == Special::kLoad || f.special == Special::kGetKernel || f.special == Special::kKernelFunction || f.special == Special::kSize;
+  if (have) log_map_changes(freelog_names[f.function]);
   if (change || always) write_line("%+lld %s rc %d %s", change, freelog_names[f.function], rc, details(f, rc).c_str());
   else if (f.special == Special::kLimit) write_line("%+lld %s rc %d %s", change, freelog_names[f.function], rc, details(f, rc).c_str());
   return f.caller;
