@@ -1,0 +1,28 @@
+// What a card is connected to.
+#pragma once
+
+#include "vgpu/nvml/state.h"
+
+namespace tonnage::vgpu::nvml {
+
+// Cards with this many links or more are joined by switches, so every link leads somewhere; fewer go over a bridge to the
+// neighbour (devices 0 and 1, 2 and 3, …), if there is one.
+inline constexpr int kLinksOfSwitchedCards = 6;
+
+inline bool is_switched(const CardDesc& card) { return card.nvlink_links >= kLinksOfSwitchedCards; }
+
+// The device at the other end of a bridge; -1: none.
+int bridged_neighbour(const Session& session, int index);
+
+// True if `link` leads somewhere.
+bool link_is_active(const Session& session, int index, unsigned int link);
+
+// Whether two devices reach each other's memory: over NVLink, or over PCIe where the driver allows it (not on GeForce cards).
+bool nvlink_joins(const Session& session, int a, int b);
+bool peers(const Session& session, int a, int b);
+
+// MB/s of one link in one direction.
+unsigned int link_megabytes_per_s(const CardDesc& card);
+unsigned int link_version(const CardDesc& card);
+
+}  // namespace tonnage::vgpu::nvml
