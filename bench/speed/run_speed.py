@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""How fast the virtual GPU is: prints a table and writes JSON. Run it on an otherwise idle machine.
+
+  step      a training step of gpt_medium -sized GPT-2 (bf16, batch 8): an H200 takes 61 ms
+  recording the same with and without recording and known values
+  launch    an empty kernel launch through the CUDA runtime
+  start     what `tonnage run` adds to a script that imports torch and touches the GPU
+  llama     a 7-billion-parameter model, two steps: time and host memory
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+
+
+def parse_args():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("only", nargs="*", metavar="step|launch|start|llama", help="default: all")
+    p.add_argument("--tonnage", type=Path, default=ROOT / "build/bin/tonnage")
+    p.add_argument("--python", type=Path, default=ROOT / ".venv/bin/python")
+    p.add_argument("--repeat", type=int, default=3)
+    p.add_argument("--json", type=Path)
+    return p.parse_args()
+
+
+def output_of(command, **options):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
+    if done.returncode:
+        sys.exit(f"run_speed: {' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def spread(values, unit, scale, digits=1):
+    values = sorted(v * scale for v in values)
+    return {"median": round(statistics.median(values), digits), "low": round(values[0], digits), "high": round(values[-1], digits), "unit": unit, "n": len(values)}
+
+
+def step_times(a, prefix, env=None):
+    """Seconds of the steps after the fourth, of several processes."""
+    times = []
+    for _ in range(a.repeat):
+        out = output_of([*prefix, a.python, HERE / "step.py", "24"], env={**os.environ, **(env or {})})
+        times += [float(line) for line in out.split()[4:]]
+    return times
+
+
+def bench_step(a):
+    whole = step_times(a, [a.tonnage, "run", "--gpu", "h200", "--quiet", "--"])
+    # The virtual driver alone: no session, so nothing records and nothing is computed.
+    bare = step_times(a, [], {"LD_LIBRARY_PATH": str(a.tonnage.absolute().parents[1] / "lib/vgpu")})
+    return {"step": spread(whole, "ms", 1e3), "step_of_the_driver_alone": spread(bare, "ms", 1e3),
+            "recording_and_known_values_add": {"median": round(100 * (statistics.median(whole) / statistics.median(bare) - 1), 1), "unit": "%"}}
+
+
+def bench_launch(a):
+    cuda = next(a.python.absolute().parent.parent.glob("lib/python3*/site-packages/nvidia/cu13"))
+    with tempfile.TemporaryDirectory() as folder:
+        binary = Path(folder) / "launch"
+        output_of(["g++", "-O2", "-std=c++17", f"-I{cuda}/include", HERE / "launch.cpp", cuda / "lib/libcudart_static.a", "-ldl", "-lrt", "-lpthread", "-o", binary])
+        times = []
+        for _ in range(a.repeat):
+            times += [float(x) for x in output_of([a.tonnage, "run", "--gpu", "h200", "--quiet", "--", binary]).split()]
+    return {"launch": spread(times, "ns", 1)}
+
+
+def bench_start(a):
+    code = "import torch"
+    plain, wrapped = [], []
+    for _ in range(2 * a.repeat):
+        for times, prefix in ((plain, []), (wrapped, [a.tonnage, "run", "--gpu", "h200", "--quiet", "--"])):
+            start = time.perf_counter()
+            output_of([*prefix, a.python, "-c", code])
+            times.append(time.perf_counter() - start)
+    return {"import_torch_alone": spread(plain, "s", 1, 2), "import_torch_under_run": spread(wrapped, "s", 1, 2),
+            "run_adds": {"median": round(statistics.median(wrapped) - statistics.median(plain), 2), "unit": "s"}}
+
+
+def bench_llama(a):
+    start = time.perf_counter()
+    out = output_of([a.tonnage, "run", "--gpu", "h200", "--quiet", "--", a.python, HERE / "llama7b.py"])
+    words = out.split()
+    return {"llama_7b": {"median": round(time.perf_counter() - start, 1), "unit": "s"},
+            "llama_7b_host_memory": {"median": round(int(words[words.index("host") + 1]) / 1e9, 2), "unit": "GB"},
+            "llama_7b_peak_allocated": {"median": int(words[words.index("peak") + 1]), "unit": "bytes"}}
+
+
+def main():
+    a = parse_args()
+    results = {}
+    for name, bench in (("step", bench_step), ("launch", bench_launch), ("start", bench_start), ("llama", bench_llama)):
+        if a.only and name not in a.only:
+            continue
+        for key, value in bench(a).items():
+            results[key] = value
+            around = f"  ({value['low']} to {value['high']}, {value['n']} times)" if "low" in value else ""
+            print(f"{key:40s} {value['median']:>14} {value['unit']}{around}", flush=True)
+    if a.json:
+        load = os.getloadavg()[0]
+        a.json.write_text(json.dumps({"schema": 1, "cores": os.cpu_count(), "load": load, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
