@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How fast the virtual GPU is: prints a table and writes JSON. Run it on an otherwise idle machine.
 
-  step      a training step of gpt_medium -sized GPT-2 (bf16, batch 8): an H200 takes 61 ms
-  recording the same with and without recording and known values
+  step      a training step of a GPT-2-medium-sized model (bf16, batch 8): an H200 takes 61 ms
+            and the same of the virtual driver alone, without recording and known values
   launch    an empty kernel launch through the CUDA runtime
   start     what `tonnage run` adds to a script that imports torch and touches the GPU
   llama     a 7-billion-parameter model, two steps: time and host memory
