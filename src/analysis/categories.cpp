@@ -246,10 +246,10 @@ class Inference {
       return {Category::kGradient, parameter_sizes_.empty() || is_parameter_size ? 85 : 60};
     if (phase(a) == Phase::kBackward && is_parameter_size) return {Category::kGradient, 65};
     if (Guess same = guess_from_votes(a); same.category != Category::kUnknown) {
-      // Scratch is short-lived: if more of its kind were alive at the end than ever came to one, they are not that.
+      // Scratch is short-lived: where many of its kind were alive at the end, they are something else from the same line.
       const bool scratch = same.category == Category::kTemporary || same.category == Category::kWorkspace;
       const SiteKey key = key_of(a);
-      if (!scratch || open_alike_[key] <= votes_[key][static_cast<size_t>(same.category)]) return same;
+      if (!scratch || open_alike_[key] * 2 <= votes_[key][static_cast<size_t>(same.category)]) return same;
     }
     switch (phase(a)) {
       case Phase::kOptimizer: return {Category::kOptimizerState, outlived_optimizer ? 80 : 60};

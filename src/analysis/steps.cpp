@@ -38,9 +38,16 @@ std::vector<uint32_t> annotated_ends(const trace::Record& record) {
   };
   std::vector<uint32_t> profiler;
   std::map<uint32_t, std::vector<uint32_t>> optimizers;
+  bool failed = false;  // out of memory since the last start: the error ended the annotation, not a step
   for (size_t i = 0; i < record.events.size(); ++i) {
     const Event& event = record.events[i];
-    if (event.kind != EventKind::kAnnotation || event.value != 1) continue;
+    if (event.kind == EventKind::kOom) failed = true;
+    if (event.kind != EventKind::kAnnotation) continue;
+    if (event.value != 1) {
+      failed = false;
+      continue;
+    }
+    if (failed) continue;
     const int kind = kind_of(event.name);
     if (kind == 2) profiler.push_back(static_cast<uint32_t>(i));
     if (kind == 1) optimizers[event.name].push_back(static_cast<uint32_t>(i));
