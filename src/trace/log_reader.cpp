@@ -103,13 +103,19 @@ class Lines {
       const char* start = buffer_.data() + at_;
       const auto* newline = static_cast<const char*>(std::memchr(start, '\n', size_ - at_));
       const size_t take = newline ? static_cast<size_t>(newline - start) : size_ - at_;
+      std::string_view part(start, take);
       // What a progress bar overwrote is not needed.
-      if (take > kMaxLine - line.size()) {
-        if (const size_t carriage = line.rfind('\r'); carriage != std::string::npos) line.erase(0, carriage + 1);
+      if (part.size() > kMaxLine - line.size()) {
+        if (const size_t carriage = part.rfind('\r'); carriage != std::string_view::npos && carriage + 1 < part.size()) {
+          part.remove_prefix(carriage + 1);
+          line.clear();
+        } else if (const size_t earlier = line.rfind('\r'); earlier != std::string::npos) {
+          line.erase(0, earlier + 1);
+        }
       }
       const size_t room = kMaxLine - line.size();
-      line.append(start, std::min(take, room));
-      cut_ |= take > room;
+      line.append(part.substr(0, room));
+      cut_ |= part.size() > room;
       at_ += take + (newline ? 1 : 0);
       if (newline) return true;
     }
