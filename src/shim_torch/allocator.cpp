@@ -105,7 +105,7 @@ void label_scratch(ThreadState& thread, OpFrame& frame) {
     uint64_t address = recent.address;
     recent.address = 0;
     if (!recent.direct) continue;
-    const auto& outputs = frame.function->outputs();
+    auto outputs = outputs_of(*frame.function, *frame.info);
     if (outputs.empty() && !frame.info->result_is_argument.empty()) continue;  // it failed
     bool result = false;
     auto check = [&](const at::Tensor& t) {

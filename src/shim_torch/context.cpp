@@ -144,7 +144,7 @@ bool is_parameter(const at::Tensor& t) { return t.defined() && t.is_cuda() && t.
 // Parameters among the operator's inputs: they name the module, mark the beginning of training, and C++ optimizers' updates.
 void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::RecordFunction& f) {
   if (thread.backward_depth > 0 || thread.optimizer_depth > 0) return;
-  auto inputs = f.inputs();
+  auto inputs = inputs_of(f, info);
   bool grad = c10::GradMode::is_enabled();
   auto look = [&](const at::Tensor& t, bool written) {
     if (!is_parameter(t)) return;
@@ -171,13 +171,14 @@ bool under_transform() {
   constexpr c10::DispatchKeySet kTransforms({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                                              c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
                                              c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer, c10::DispatchKey::Fake});
-  return c10::impl::tls_local_dispatch_key_set().included_.has_any(kTransforms);
+  auto local = c10::impl::tls_local_dispatch_key_set();
+  return (local.included_ - local.excluded_).has_any(kTransforms);
 }
 
 // .to(device) and .cuda() of host data: what is allocated inside is an input, or a parameter while the model is built.
 bool copies_from_host(const OpInfo& info, const at::RecordFunction& f) {
   if (!info.moves) return false;
-  auto inputs = f.inputs();
+  auto inputs = inputs_of(f, info);
   if (inputs.size() == 0 || !inputs[0].isTensor()) return false;
   const at::Tensor& from = inputs[0].toTensor();
   return from.defined() && from.device().is_cpu() && from.dim() > 0;
@@ -237,6 +238,7 @@ void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
     }
     if (frame.depth_added) bridge().operator_depth_add(-1);
     if (frame.posted) bridge().clear_posted_read();
+    if (frame.upload_policy) bridge().set_upload_policy(0);
     if (thread.frames.size() == 1) {
       thread.stack = 0;
       thread.native_stack = false;

@@ -58,6 +58,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   bool ours = name.rfind("aten::", 0) == 0 || info->special != Special::kNone;
   // copy_ is registered for all devices at once, but it is a leaf: its work is not done by other operators.
   info->has_cuda_kernel = ours && (handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA) || name == "aten::copy_");
+  if (info->special == Special::kCoalesce) info->has_cuda_kernel = handle.hasKernelForDispatchKey(c10::DispatchKey::SparseCUDA);
   // zero_ calls fill_, which does the work.
   if (name == "aten::zero_") info->has_cuda_kernel = false;
   info->allocates_only = in(name, {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
@@ -98,6 +99,17 @@ Table& table() {
 }
 
 }  // namespace
+
+c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function, const OpInfo& info) {
+  auto all = function.inputs();
+  return all.size() > info.arguments() ? all.slice(all.size() - info.arguments()) : all;
+}
+
+c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, const OpInfo& info) {
+  c10::ArrayRef<const c10::IValue> all(function.outputs().data(), function.outputs().size());
+  size_t results = info.result_is_argument.size();
+  return all.size() > results ? all.slice(all.size() - results) : all;
+}
 
 const OpInfo* find_operator(const at::RecordFunction& function) {
   // An operator's name lives in its registered schema, so its address tells the overload. Names of other record functions are

@@ -53,6 +53,10 @@ struct OpInfo {
   bool followed() const { return has_cuda_kernel && !is_view && !allocates_only; }
 };
 
+// The call's arguments and results. A boxed call shows its whole stack, of which they are the last ones.
+c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function, const OpInfo& info);
+c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, const OpInfo& info);
+
 // The operator that this record function stands for; null if it is not an operator. Thread-safe; cheap after the first time.
 const OpInfo* find_operator(const at::RecordFunction& function);
 

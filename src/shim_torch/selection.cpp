@@ -70,7 +70,7 @@ int64_t assume(const OpFrame& frame, int64_t bound) {
 }
 
 const at::Tensor* tensor_argument(const OpFrame& frame, size_t i) {
-  auto inputs = frame.function->inputs();
+  auto inputs = inputs_of(*frame.function, *frame.info);
   if (i >= inputs.size() || !inputs[i].isTensor() || !inputs[i].toTensor().defined()) return nullptr;
   return &inputs[i].toTensor();
 }
@@ -78,6 +78,10 @@ const at::Tensor* tensor_argument(const OpFrame& frame, size_t i) {
 // Computes the operator now; its results are stored when its own host code has made the outputs.
 bool compute_now(OpFrame& frame) {
   if (!frame.pending) return false;
+  if (!prepare(*frame.info, *frame.pending)) {
+    frame.pending.reset();
+    return false;
+  }
   std::vector<c10::IValue> results = frame.pending->arguments;
   if (!compute(*frame.info, results)) {
     frame.pending.reset();
@@ -123,12 +127,12 @@ void before_unique(OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
   if (!self || self->numel() == 0) return;
   bool consecutive = frame.info->special == Special::kUniqueConsecutive;
-  auto inputs = frame.function->inputs();
+  auto inputs = inputs_of(*frame.function, *frame.info);
   int64_t dim = -1;
   if (consecutive && inputs.size() > 3 && inputs[3].isInt()) dim = inputs[3].toInt();
   if (dim < 0 && consecutive && inputs.size() > 3 && inputs[3].isInt()) dim += self->dim();
   // The CUDA code sorts whether asked to or not.
-  if (!consecutive && frame.pending && frame.pending->arguments.size() > 1) frame.pending->arguments[1] = true;
+  if (!consecutive && frame.pending && frame.pending->inputs.size() > 1) frame.pending->inputs[1] = true;
   bool counts_true = self->scalar_type() == at::kBool && !consecutive;
   if (compute_now(frame)) {
     int64_t count = size_of_result(frame, 0, dim);
@@ -143,7 +147,7 @@ void before_unique(OpFrame& frame) {
 
 void before_unique_dim(OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
-  auto inputs = frame.function->inputs();
+  auto inputs = inputs_of(*frame.function, *frame.info);
   if (!self || self->numel() == 0 || inputs.size() < 2 || !inputs[1].isInt()) return;
   int64_t dim = inputs[1].toInt();
   if (dim < 0) dim += self->dim();
@@ -159,6 +163,21 @@ void before_coalesce(OpFrame& frame) {
   post(frame, known.defined() ? std::get<0>(at::unique_dim(known, 1)).size(1) : assume(frame, indices.size(1)));
 }
 
+// Answers one host read: the content is there while the read runs, and unknown again after it.
+void answer_read(OpFrame& frame, const at::Tensor& scalar, int64_t value) {
+  uint64_t address = address_of(scalar);
+  auto size = static_cast<size_t>(scalar.element_size());
+  if (size > sizeof value || !c10::isIntegralType(scalar.scalar_type(), /*includeBool=*/true)) return;
+  bridge().content_set(address, &value, size);  // integers are little-endian
+  frame.read_answered = true;
+  record::Event event;
+  event.kind = record::EventKind::kUnknownRead;
+  event.address = address;
+  event.size_bytes = size;
+  fill_context(&event);
+  bridge().emit(&event);
+}
+
 void before_scalar_read(ThreadState& thread, OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
   if (!self || !plain_cuda(*self) || self->numel() != 1) return;
@@ -166,19 +185,18 @@ void before_scalar_read(ThreadState& thread, OpFrame& frame) {
   char known[16];
   if (self->element_size() <= static_cast<int64_t>(sizeof known) && bridge().content_get(address, known, self->element_size())) return;
   if (assumptions().contains(address)) {
-    post(frame, 1);
-    return;
+    answer_read(frame, *self, 1);
+  } else if (const OpFrame* repeat = ancestor(thread, Special::kRepeatInterleave)) {
+    answer_read(frame, *self, self->scalar_type() == at::kBool ? 1 : repeat->expected_count);
   }
-  if (const OpFrame* repeat = ancestor(thread, Special::kRepeatInterleave)) {
-    bool check = self->scalar_type() == at::kBool;
-    post(frame, check ? 1 : repeat->expected_count);
-  }
+  frame.read_address = address;
+  frame.read_size = static_cast<uint64_t>(self->element_size());
 }
 
 // Which experts, proposals or tokens unknown scores choose is not known; that each row chooses k different ones is. They are
 // dealt out evenly.
 void invent_indices(OpFrame& frame) {
-  const auto& outputs = frame.function->outputs();
+  auto outputs = outputs_of(*frame.function, *frame.info);
   if (outputs.size() != 2 || !outputs[0].isTensor() || !outputs[1].isTensor()) return;
   const at::Tensor& indices = outputs[1].toTensor();
   if (!plain_cuda(indices) || indices.scalar_type() != at::kLong || indices.dim() == 0 || indices.numel() == 0 ||
@@ -203,7 +221,7 @@ void invent_indices(OpFrame& frame) {
 
 void note_topk(OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
-  auto inputs = frame.function->inputs();
+  auto inputs = inputs_of(*frame.function, *frame.info);
   if (!self || self->dim() == 0 || inputs.size() < 3 || !inputs[2].isInt()) return;
   int64_t dim = inputs[2].toInt();
   if (dim < 0) dim += self->dim();
@@ -232,8 +250,8 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
       if (!frame.pending) note_topk(frame);
       break;
     case Special::kFoundInf:
-      if (!frame.pending && frame.function->inputs().size() > 0 && frame.function->inputs()[0].isTensorList())
-        for (const at::Tensor& t : frame.function->inputs()[0].toTensorList())
+      if (!frame.pending && inputs_of(*frame.function, *frame.info).size() > 0 && inputs_of(*frame.function, *frame.info)[0].isTensorList())
+        for (const at::Tensor& t : inputs_of(*frame.function, *frame.info)[0].toTensorList())
           if (t.defined() && plain_cuda(t)) forget(t);
       break;
     default: break;
@@ -241,7 +259,8 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
 }
 
 void after_selection(ThreadState&, OpFrame& frame) {
-  const auto& outputs = frame.function->outputs();
+  auto outputs = outputs_of(*frame.function, *frame.info);
+  if (frame.read_answered) bridge().content_forget(frame.read_address, frame.read_size);
   if (frame.info->special == Special::kAll && !frame.pending && outputs.size() == 1 && outputs[0].isTensor()) {
     const at::Tensor& t = outputs[0].toTensor();
     if (t.defined() && plain_cuda(t) && t.numel() == 1) assumptions().add(address_of(t));

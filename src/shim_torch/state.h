@@ -49,12 +49,15 @@ struct OpFrame {
   bool depth_added = false;   // the driver was told that launches here are accounted for
   bool delegated = false;     // a call of the same operator inside it does the work (autocast, modes)
   bool posted = false;        // a data-dependent count was posted for the driver
+  bool upload_policy = false; // the driver was told not to keep what this copies up
+  bool read_answered = false; // the content that a host read asks for was made up, until the read is over
   bool from_host = false;     // its result is a copy of host data
   bool opaque = false;        // tensors that are not plain CUDA tensors: leave it alone
   uint32_t name = 0;          // interned
   uint32_t serial = 0;        // of this thread; tells apart calls that follow each other
   uint32_t outer_stack = 0;   // what the thread had before this frame
   uint32_t outer_module = 0;
+  uint64_t read_address = 0, read_size = 0;  // of a scalar read
   int64_t expected_count = -1;  // elements that a selection inside will take, if known
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
   std::unique_ptr<PendingCompute> pending;

@@ -167,48 +167,31 @@ bool copy_is_drivers(c10::ArrayRef<const c10::IValue> inputs) {
          to.is_non_overlapping_and_dense();
 }
 
-// Replaces device tensors by CPU copies; false if some content turns out to be unknown.
-bool prepare(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, PendingCompute& out) {
-  out.arguments.reserve(inputs.size());
-  for (size_t i = 0; i < inputs.size(); i++) {
-    const c10::IValue& value = inputs[i];
-    bool written = i < info.arguments() && info.writes[i], write_only = i < info.arguments() && info.write_only[i];
-    bool complete = true;
-    auto copy = [&](const at::Tensor& t, int element) -> at::Tensor {
-      if (!t.defined() || !t.is_cuda()) return t;
-      at::Tensor made = write_only ? cpu_like(t) : load(t);
-      if (!made.defined()) complete = false;
-      if (written) out.written.push_back({i, element, t});
-      return made;
-    };
-    if (value.isTensor()) {
-      out.arguments.emplace_back(copy(value.toTensor(), -1));
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      int n = 0;
-      for (const at::Tensor& t : value.toTensorList()) list.push_back(copy(t, n++));
-      out.arguments.emplace_back(std::move(list));
-    } else if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      int n = 0;
-      for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
-        if (t && t->defined())
-          list.push_back(copy(*t, n));
-        else
-          list.push_back(std::nullopt);
-        n++;
-      }
-      out.arguments.emplace_back(std::move(list));
-    } else if (value.isDevice() && value.toDevice().is_cuda()) {
-      out.arguments.emplace_back(c10::Device(c10::kCPU));
-    } else if (static_cast<int>(i) == info.generator_argument) {
-      out.arguments.emplace_back(private_generator());
-    } else {
-      out.arguments.emplace_back(value);
-    }
-    if (!complete) return false;
+// Keeps the call's inputs; loads what the operator changes.
+bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, PendingCompute& out) {
+  out.inputs.assign(inputs.begin(), inputs.end());
+  bool complete = true;
+  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
+    if (!info.writes[i]) continue;
+    for_each_tensor(inputs[i], [&](const at::Tensor& t, int element) {
+      if (!t.defined() || !t.is_cuda() || !complete) return;
+      at::Tensor copy = info.write_only[i] ? cpu_like(t) : load(t);
+      if (!copy.defined()) complete = false;
+      out.written.push_back({i, element, t, copy});
+    });
   }
-  return true;
+  return complete;
+}
+
+// Host-to-device copies keep their bytes as known content unless they are weights or large floating-point data, which nothing
+// that is computed reads.
+constexpr int64_t kKeptFloats = 1 << 20;
+int upload_policy(c10::ArrayRef<const c10::IValue> inputs) {
+  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return 0;
+  const at::Tensor& to = inputs[0].toTensor();
+  const at::Tensor& from = inputs[1].toTensor();
+  if (!to.defined() || !from.defined() || !to.is_cuda() || !from.device().is_cpu() || is_integer(from)) return 0;
+  return from.numel() > kKeptFloats || (from.requires_grad() && from.numel() > 1) ? -1 : 0;
 }
 
 }  // namespace
@@ -296,6 +279,52 @@ void forget(const at::Tensor& device) {
   if (bridge().content_any(address, span)) bridge().content_forget(address, span);
 }
 
+bool prepare(const OpInfo& info, PendingCompute& pending) {
+  if (!pending.arguments.empty()) return true;
+  bool complete = true;
+  auto copy = [&](size_t i, const at::Tensor& t, int element) -> at::Tensor {
+    if (!t.defined() || !t.is_cuda()) return t;
+    for (const auto& w : pending.written)
+      if (w.argument == i && w.element == element) return w.copy;
+    at::Tensor made = complete ? load(t) : at::Tensor();
+    if (!made.defined()) complete = false;
+    return made;
+  };
+  std::vector<c10::IValue> arguments;
+  arguments.reserve(pending.inputs.size());
+  for (size_t i = 0; i < pending.inputs.size(); i++) {
+    const c10::IValue& value = pending.inputs[i];
+    if (value.isTensor()) {
+      arguments.emplace_back(copy(i, value.toTensor(), -1));
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      int n = 0;
+      for (const at::Tensor& t : value.toTensorList()) list.push_back(copy(i, t, n++));
+      arguments.emplace_back(std::move(list));
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      int n = 0;
+      for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
+        if (t && t->defined())
+          list.push_back(copy(i, *t, n));
+        else
+          list.push_back(std::nullopt);
+        n++;
+      }
+      arguments.emplace_back(std::move(list));
+    } else if (value.isDevice() && value.toDevice().is_cuda()) {
+      arguments.emplace_back(c10::Device(c10::kCPU));
+    } else if (static_cast<int>(i) == info.generator_argument) {
+      arguments.emplace_back(private_generator());
+    } else {
+      arguments.emplace_back(value);
+    }
+    if (!complete) return false;
+  }
+  pending.arguments = std::move(arguments);
+  return true;
+}
+
 bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
   try {
     info.handle.callBoxed(&arguments);
@@ -310,9 +339,11 @@ bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
 
 void before_operator(ThreadState& thread, OpFrame& frame) {
   const OpInfo& info = *frame.info;
-  auto inputs = frame.function->inputs();
+  auto inputs = inputs_of(*frame.function, info);
   if (info.special == Special::kCopy && copy_is_drivers(inputs)) {
     frame.opaque = true;
+    frame.upload_policy = upload_policy(inputs) != 0;
+    if (frame.upload_policy) bridge().set_upload_policy(-1);
     return;
   }
   Verdict verdict = judge(info, inputs);
@@ -328,10 +359,10 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   frame.depth_added = true;
   bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter && (!info.random || info.generator_argument >= 0) &&
               info.hidden_writes.empty() && shim().settings.known_values;
-  if (verdict.candidate && able) {
+  if (verdict.candidate && able && info.special != Special::kScalarRead) {
     PlainCpuScope scope(thread);
     auto pending = std::make_unique<PendingCompute>();
-    if (prepare(info, inputs, *pending)) frame.pending = std::move(pending);
+    if (keep_inputs(info, inputs, *pending)) frame.pending = std::move(pending);
   }
   if (info.special != Special::kNone && shim().settings.known_values) {
     PlainCpuScope scope(thread);
@@ -344,13 +375,15 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
   if (frame.opaque || !frame.depth_added) return;
   const OpInfo& info = *frame.info;
   if (frame.delegated) return;  // the call inside it was followed
-  const std::vector<c10::IValue>& outputs = frame.function->outputs();
+  auto outputs = outputs_of(*frame.function, info);
   auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
   if (frame.pending) {
     bool fits = true;
+    bool wanted = !frame.pending->written.empty() || frame.pending->has_results;
     for (size_t i = 0; i < outputs.size(); i++)
       if (!own_result(i))
         for_each_tensor(outputs[i], [&](const at::Tensor& t, int) {
+          wanted |= t.defined() && t.is_cuda();
           if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(t))) fits = false;
         });
     PendingCompute& pending = *frame.pending;
@@ -360,20 +393,14 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
     if (pending.has_results) {
       results = pending.results;
       done = true;
-    } else if (fits) {
+    } else if (wanted && fits && prepare(info, pending)) {
       results = pending.arguments;
       done = compute(info, results);
     }
     done &= results.size() == outputs.size() || outputs.empty();
     for (const auto& w : pending.written) {
-      const c10::IValue& argument = pending.arguments[w.argument];
-      at::Tensor value;
-      if (w.element < 0)
-        value = argument.toTensor();
-      else if (argument.isTensorList())
-        value = argument.toTensorList().get(static_cast<size_t>(w.element));
       if (done)
-        store(w.device, value);
+        store(w.device, w.copy);
       else
         forget(w.device);
     }

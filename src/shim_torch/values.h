@@ -15,18 +15,24 @@
 
 namespace tonnage::shim {
 
-// A call that may be computed: the CPU operator's arguments, and the device tensors that the call writes.
+// A call that may be computed. What it reads only is loaded when it is known that the result is small enough; what it writes is
+// loaded before it runs.
 struct PendingCompute {
-  std::vector<c10::IValue> arguments;  // device tensors replaced by CPU copies
+  std::vector<c10::IValue> inputs;     // the call's own
+  std::vector<c10::IValue> arguments;  // the CPU operator's: device tensors replaced by copies; empty until prepared
   struct Written {
     size_t argument;
     int element;        // in a list; -1: the argument itself
     at::Tensor device;
+    at::Tensor copy;    // what was in it before; after computing, what is in it now
   };
   std::vector<Written> written;
   std::vector<c10::IValue> results;  // computed already (operators with data-dependent sizes)
   bool has_results = false;
 };
+
+// Loads what is not loaded yet; false if some content turns out to be unknown.
+bool prepare(const OpInfo& info, PendingCompute& pending);
 
 void before_operator(ThreadState& thread, OpFrame& frame);
 void after_operator(ThreadState& thread, OpFrame& frame);
