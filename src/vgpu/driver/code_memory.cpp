@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint64_t kPrintfBytes = 62ull << 20;  // when the first module that can print is loaded
 constexpr uint64_t kAssertBytes = 28ull << 20;  // when the first module with a device-side assertion is loaded
+constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule
 constexpr uint64_t kDefaultStack = 1024;        // bytes of local memory per thread that every context has
 
 // A heap of the driver's own: grows by whole granules, gives nothing back.
@@ -15,9 +16,8 @@ struct Heap {
   uint64_t cursor = 0, end = 0;
 };
 struct DeviceMemory {
-  Heap code, data;
-  std::vector<uint64_t> idle_streams;  // granules of destroyed streams, used again
-  std::vector<uint64_t> live_streams;
+  Heap code, data, streams;
+  uint64_t idle_streams = 0;  // places of destroyed streams, used again
   bool has_printf = false, has_assert = false, prepared = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
 };
@@ -30,6 +30,13 @@ DriverMemory& driver_memory() {
   return all;
 }
 
+// Card memory behind addresses that the driver has already.
+void charge(Device* device, uint64_t bytes, std::string_view name) {
+  driver()->account.charge_always(device->physical, bytes);
+  device->code_bytes.fetch_add(bytes);
+  record_module_load(device->index, bytes, name);
+}
+
 // Takes `bytes` of the card for the driver itself. The card is never refused: what does not fit shows as no memory left.
 uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
   Driver* state = driver();
@@ -39,9 +46,7 @@ uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
     std::lock_guard lock(state->memory_mutex);
     address = device->addresses->allocate(size);
   }
-  state->account.charge_always(device->physical, size);
-  device->code_bytes.fetch_add(size);
-  record_module_load(device->index, size, name);
+  charge(device, size, name);
   return address;
 }
 
@@ -66,7 +71,7 @@ void prepare_context_memory(Device* device) {
   if (memory.prepared) return;
   memory.prepared = true;
   std::lock_guard memory_lock(driver()->memory_mutex);
-  device->addresses->prepare();
+  device->addresses->prepare_context();
 }
 
 CUresult place_variable(Context* context, Device* device, size_t bytes, CUdeviceptr* out) {
@@ -98,21 +103,16 @@ void charge_stream(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  if (memory.idle_streams.empty()) {
-    memory.live_streams.push_back(take(device, kGranule, "stream"));
-  } else {
-    memory.live_streams.push_back(memory.idle_streams.back());
-    memory.idle_streams.pop_back();
-  }
+  if (memory.idle_streams > 0)
+    memory.idle_streams--;
+  else
+    grow(device, &memory.streams, kStreamBytes, "streams");
 }
 
 void refund_stream(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
-  DeviceMemory& memory = all.devices[device];
-  if (memory.live_streams.empty()) return;
-  memory.idle_streams.push_back(memory.live_streams.back());
-  memory.live_streams.pop_back();
+  all.devices[device].idle_streams++;
 }
 
 void make_resident(Function* function) {
@@ -123,13 +123,17 @@ void make_resident(Function* function) {
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
   const image::CodeInfo* code = function->module->image->code();
-  if (code && code->uses_printf && !memory.has_printf) {
+  if (code && (code->uses_printf || code->uses_assert) && !memory.has_printf) {
     memory.has_printf = true;
-    take(device, kPrintfBytes, "device-side printf");
+    {
+      std::lock_guard memory_lock(driver()->memory_mutex);
+      device->addresses->move_device_heap();
+    }
+    charge(device, kPrintfBytes, "device-side printf");
   }
   if (code && code->uses_assert && !memory.has_assert) {
     memory.has_assert = true;
-    take(device, kAssertBytes, "device-side assertions");
+    charge(device, kAssertBytes, "device-side assertions");
   }
   grow(device, &memory.code, round_up(info.code_bytes, 256), function->name);
   // More local memory per thread than ever before: the card sets it aside for all threads that can run at once.

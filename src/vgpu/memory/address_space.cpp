@@ -120,11 +120,21 @@ void AddressSpace::release(uint64_t address) {
   region->free[start] = bytes;
 }
 
-void AddressSpace::prepare() {
-  // Seen on an H200: 24 MiB free behind the first 8 of a region, then 64 MiB taken, then 2 MiB free at the end of a region.
-  allocate(8ull << 20);
-  allocate(64ull << 20);
-  allocate(30ull << 20);
+void AddressSpace::prepare_context() {
+  constexpr uint64_t kMiB = 1ull << 20;
+  const uint64_t start = high_->take(512 * kMiB);
+  if (start == 0) return;
+  regions_.push_front({start, 512 * kMiB, high_, {{start + 414 * kMiB, 2 * kMiB}, {start + 488 * kMiB, 24 * kMiB}}});
+  live_[start] = {regions_.begin(), 414 * kMiB};
+  live_[start + 416 * kMiB] = {regions_.begin(), 72 * kMiB};
+  device_heap_ = start;
+}
+
+void AddressSpace::move_device_heap() {
+  if (device_heap_ == 0) return;
+  allocate(506ull << 20);
+  release(device_heap_);
+  device_heap_ = 0;
 }
 
 }  // namespace tonnage::vgpu

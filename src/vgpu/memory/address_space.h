@@ -55,8 +55,11 @@ class AddressSpace {
   // A range as one of the above returned it.
   void release(uint64_t address);
 
-  // The state after a context was made: the driver has put things of its own into its first regions.
-  void prepare();
+  // Seen on an H200: a new context has a region of 512 MiB, of which 2 MiB and 24 MiB are free behind things of the driver's
+  // own. When the first module comes that can print or assert, the largest of these moves to a region of its own, and its
+  // place becomes free.
+  void prepare_context();
+  void move_device_heap();
 
  private:
   struct Region {
@@ -75,6 +78,7 @@ class AddressSpace {
   RegionSource* low_;
   std::list<Region> regions_;  // newest first
   std::map<uint64_t, Piece> live_;
+  uint64_t device_heap_ = 0;
 };
 
 }  // namespace tonnage::vgpu
