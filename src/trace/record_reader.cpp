@@ -21,6 +21,7 @@ namespace {
 using record::ChunkHeader;
 
 constexpr size_t kHeaderBytes = sizeof(ChunkHeader);
+constexpr size_t kWindowBytes = 16 << 10;  // looked through at once for a chunk's beginning
 constexpr uint32_t kMaxPayloadBytes = record::kMaxUncompressedBytes + (64u << 10);
 
 // Bytes at an offset: a file or memory. Files are read and never mapped: one that shrinks must not kill us.
@@ -36,7 +37,7 @@ class MemoryInput : public Input {
  public:
   explicit MemoryInput(std::span<const uint8_t> bytes) : bytes_(bytes) {}
   ssize_t read_at(uint64_t offset, uint8_t* out, size_t n) override {
-    if (offset >= bytes_.size()) return 0;
+    if (n == 0 || offset >= bytes_.size()) return 0;
     n = std::min<uint64_t>(n, bytes_.size() - offset);
     ::memcpy(out, bytes_.data() + offset, n);
     return static_cast<ssize_t>(n);
@@ -96,7 +97,7 @@ class ChunkReader {
   uint64_t waste_left_;  // bytes that may be read in vain: a file of headers that lie must not take forever
   std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
   ChunkHeader header_;
-  std::vector<uint8_t> packed_, payload_;
+  std::vector<uint8_t> packed_, payload_, window_;
 };
 
 bool ChunkReader::header_at(const uint8_t* bytes, ChunkHeader& header) const {
@@ -134,7 +135,8 @@ ChunkReader::Found ChunkReader::chunk_at(uint64_t offset) {
 }
 
 std::optional<uint64_t> ChunkReader::next_header(uint64_t from) {
-  std::vector<uint8_t> window(256 << 10);
+  std::vector<uint8_t>& window = window_;
+  window.resize(kWindowBytes);
   for (uint64_t at = from;; at += window.size() - kHeaderBytes + 1) {
     errno = 0;
     const ssize_t n = input_.read_at(at, window.data(), window.size());
