@@ -146,7 +146,7 @@ std::string gpus_detail(const Card& card) {
   for (const auto& [type, label] : kRates) {
     if (card.peak.count(type)) rates += fmt::format("{}{} {}", rates.empty() ? "" : ", ", label, tera(card, type));
   }
-  line(out, "peak, 10^12/s", rates, rates.size() <= 44 ? kind_of(card, "peak") : "");
+  out += wrapped(fmt::format("  {:<17}", "peak, 10^12/s"), rates + " (" + kind_of(card, "peak") + ")", 19);
   line(out, "host link", fmt::format("{}, {:.1f} GB/s each way", card.host_link, card.host_link_bytes_per_s / 1e9), kind_of(card, "host_link.bytes_per_s"));
   if (card.nvlink_bytes_per_s > 0) line(out, "NVLink", fmt::format("{:.0f} GB/s both ways", card.nvlink_bytes_per_s / 1e9));
   line(out, "power limit", fmt::format("{} W", card.power_limit_watts), kind_of(card, "power_limit_watts"));

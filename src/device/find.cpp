@@ -150,13 +150,19 @@ std::vector<const Card*> matches(const std::vector<Card>& cards, const std::stri
   for (const Card& card : cards) {
     if (compact(card.key) == query) return {&card};
   }
+  const auto answering = [&](int level, bool by_name) {
+    std::vector<const Card*> found;
+    const std::string asked = written_at(name, level);
+    for (const Card& card : cards) {
+      if (answers_to(card, asked, level, by_name)) found.push_back(&card);
+    }
+    return found;
+  };
+  if (out = answering(0, false); !out.empty()) return out;
+  if (out = answering(0, true); out.size() == 1) return out;
   for (const bool by_name : {false, true}) {
     for (int level = 0; level < kLevels; ++level) {
-      const std::string asked = written_at(name, level);
-      for (const Card& card : cards) {
-        if (answers_to(card, asked, level, by_name)) out.push_back(&card);
-      }
-      if (!out.empty()) return out;
+      if (out = answering(level, by_name); !out.empty()) return out;
     }
   }
   std::vector<std::string> tokens = tokens_of(name);
