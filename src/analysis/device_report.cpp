@@ -167,8 +167,12 @@ Moment moment_of(const Timeline& timeline, uint64_t index) {
   moment.time_ns = event.time_ns;
   if (const Step* step = step_at(timeline.steps(), event.process, index)) {
     moment.step = step->number;
-  } else if (event.step > 0) {
-    moment.step = event.step + 1;
+  } else {
+    // After the last whole step, with nothing in it but this.
+    for (const Step& last : timeline.steps()) {
+      if (last.process == event.process && last.end_event <= index) moment.step = last.number + 1;
+    }
+    if (moment.step == 0 && event.step > 0) moment.step = event.step + 1;
   }
   moment.phase = phase_of(timeline.record(), timeline.stacks(), event, true);
   moment.process = static_cast<int>(event.process);

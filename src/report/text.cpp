@@ -108,9 +108,16 @@ class Writer {
                         : report_.verdict == Verdict::kDoesNotFit ? Color::kRed
                                                                   : Color::kBold;
     wrap(headline_text(report_, style_), color);
+    std::vector<const DeviceReport*> used;
     for (const DeviceReport& device : report_.devices) {
-      if (device.device || device.reserved || !device.out_of_memory.empty()) write_device(device);
+      if (device.device || device.reserved || !device.out_of_memory.empty()) used.push_back(&device);
     }
+    if (used.size() > 2) {
+      // Many devices do much the same: a table of all, and the whole story of the one that decides.
+      write_device_table(used);
+      used = {leading_device(report_)};
+    }
+    for (const DeviceReport* device : used) write_device(*device);
     write_processes();
     write_doubts();
     return std::move(out_);
@@ -158,6 +165,21 @@ class Writer {
   void title(std::string_view text) {
     line();
     line(style_.paint(text, Color::kBold));
+  }
+
+  void write_device_table(const std::vector<const DeviceReport*>& devices) {
+    line();
+    line(style_.paint("  GPU  " + style_.left("card", 22) + style_.right("allocated", 12) + style_.right("reserved", 12) +
+                          style_.right("device", 12) + style_.right("to spare", 14),
+                      Color::kDim));
+    auto peak = [](const std::optional<Peak>& value) { return value ? format_bytes(value->bytes) : std::string(); };
+    for (const DeviceReport* device : devices) {
+      const bool fits = device->verdict != Verdict::kDoesNotFit;
+      const std::string spare = !fits ? "does not fit" : device->headroom_bytes ? format_bytes(*device->headroom_bytes) : "";
+      line("  " + style_.right(fmt::format("{}", device->index), 3) + "  " + style_.left(card(*device), 22) +
+           style_.right(peak(device->allocated), 12) + style_.right(peak(device->reserved), 12) +
+           style_.right(peak(device->device), 12) + style_.paint(style_.right(spare, 14), fits ? Color::kNone : Color::kRed));
+    }
   }
 
   void write_device(const DeviceReport& device) {
@@ -251,7 +273,7 @@ class Writer {
         inferred = true;
       }
       const std::string bar = style_.bar(static_cast<double>(bytes) / static_cast<double>(largest), cells);
-      std::string text = "    " + style_.left(category_title(category), kNameCells) + style_.right(format_bytes(bytes), kBytesCells) +
+      std::string text = "    " + style_.left(title_of(device, category), kNameCells) + style_.right(format_bytes(bytes), kBytesCells) +
                          style_.right(percent(bytes, now.total_bytes), 9) + "  ";
       text += style_.paint(bar, category_color(category)) + note;
       if (second != nullptr || other != nullptr) {
@@ -267,10 +289,24 @@ class Writer {
       total = style_.left(total, style_.width() - 16) + style_.right(format_bytes(other->breakdown.total_bytes), 16);
     }
     line(style_.paint(total, Color::kBold));
+    write_kinds(device);
     if (inferred)
       line(style_.paint(fmt::format("    {} inferred from when tensors were made and freed; the program did not say it", style_.unicode() ? "≈" : "~"), Color::kDim));
     if (now.pending_bytes > 0)
       line(style_.paint(fmt::format("    {} of the cached memory waits for another stream", format_bytes(now.pending_bytes)), Color::kDim));
+  }
+
+  // Without PyTorch nothing need be told apart from it.
+  static const char* title_of(const DeviceReport& device, analysis::Category category) {
+    return category == analysis::Category::kOther && !device.uses_pytorch ? "allocations" : category_title(category);
+  }
+
+  void write_kinds(const DeviceReport& device) {
+    if (device.uses_pytorch || device.device_bytes_by_kind.size() < 2) return;
+    std::string kinds;
+    for (const auto& [kind, bytes] : device.device_bytes_by_kind)
+      kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", style_.safe(kind), format_bytes(bytes));
+    wrap("by kind: " + kinds, Color::kDim, 4, "    ");
   }
 
   void write_largest(const DeviceReport& device) {
@@ -336,8 +372,10 @@ class Writer {
     if (report_.launches) text += (text.empty() ? "" : std::string(style_.dot())) + plural(*report_.launches, "kernel launch", "kernel launches");
     if (report_.host_pinned_peak_bytes > 0)
       text += (text.empty() ? "" : std::string(style_.dot())) + format_bytes(report_.host_pinned_peak_bytes) + " pinned host memory at most";
+    if (!report_.torch_version.empty()) text += std::string(style_.dot()) + "PyTorch " + style_.safe(report_.torch_version);
+    if (!report_.alloc_conf.empty()) text += std::string(style_.dot()) + style_.safe(report_.alloc_conf);
     line();
-    line(style_.paint(text, Color::kDim));
+    wrap(text, Color::kDim);
     if (report_.processes.size() < 2) return;
     for (const analysis::ProcessReport& process : report_.processes) {
       if (process.peak_allocated.empty()) continue;

@@ -79,8 +79,8 @@ std::string draw_chart(const analysis::DeviceReport& device, const Style& style)
     legend = style.unicode() ? "█ device memory" : "# device memory";
   }
   if (!series.step_marks.empty()) legend += style.unicode() ? "  ┴ end of a step" : "  ^ end of a step";
-  legend += "  (left to right: order of events)";
-  out += "  " + std::string(kLabelCells + 2, ' ') + style.paint(legend, Color::kDim) + "\n";
+  legend += "  (in order of events)";
+  out += "  " + std::string(kLabelCells + 2, ' ') + style.paint(style.fit(legend, style.width() - kLabelCells - 4), Color::kDim) + "\n";
   return out;
 }
 
