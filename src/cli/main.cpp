@@ -1,21 +1,18 @@
 // tonnage: the one binary. Each command is in a file of its own; this one only puts them together.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <fmt/core.h>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/gpus.h"
 #include "cli/near_names.h"
 #include "cli/output.h"
 #include "cli/run.h"
-#ifdef TONNAGE_HAVE_GPUS
-#include "cli/gpus.h"
-#endif
+#include "cli/shim.h"
 #ifdef TONNAGE_HAVE_EXPLAIN
 #include "cli/explain.h"
-#endif
-#ifdef TONNAGE_HAVE_SHIM
-#include "cli/shim.h"
 #endif
 
 namespace {
@@ -58,17 +55,13 @@ int run_main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tonnage " TONNAGE_VERSION));
   int exit_code = kExitSuccess;
   add_run_command(app, exit_code);
-#ifdef TONNAGE_HAVE_GPUS
   add_gpus_command(app, exit_code);
-#endif
   add_report_command(app, exit_code);
 #ifdef TONNAGE_HAVE_EXPLAIN
   add_explain_commands(app, exit_code);
 #endif
   add_doctor_command(app, exit_code);
-#ifdef TONNAGE_HAVE_SHIM
   add_shim_command(app, exit_code);
-#endif
   add_version_command(app, exit_code);
 
   if (argc < 2) {
@@ -76,8 +69,11 @@ int run_main(int argc, char** argv) {
     return kExitUsage;
   }
   if (is_unknown_command(app, argc, argv)) return kExitUsage;
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  drop_command_separator(app, arguments);
+  std::ranges::reverse(arguments);  // CLI11 takes them from the back
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
     const CLI::App* asked = app.get_subcommands().empty() ? &app : app.get_subcommands().front();

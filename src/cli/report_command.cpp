@@ -21,14 +21,12 @@ struct ReportOptions {
 Result<void> print_report(const ReportOptions& options) {
   const auto record = trace::read_record(options.file);
   if (!record) return record.error();
-#ifdef TONNAGE_HAVE_REPORT
   const analysis::Report report = analysis::make_report(*record);
   if (!options.output.empty()) {
     const std::string text = options.json ? report::to_json(report) + "\n" : report::render_text(report, report::TextOptions{});
     return write_file(options.output, text, options.force);
   }
   fmt::print("{}", options.json ? report::to_json(report) + "\n" : report::render_text(report, report::text_options_for(STDOUT_FILENO)));
-#endif
   return {};
 }
 

@@ -63,7 +63,6 @@ Result<void> print_report(const RunOptions& options, const SessionFiles& files) 
   }
   record->source = options.record.empty() ? "" : options.record;
   if (options.quiet && options.output.empty() && !options.json) return {};
-#ifdef TONNAGE_HAVE_REPORT
   const analysis::Report report = analysis::make_report(*record);
   if (!options.output.empty()) {
     const std::string text = options.json ? report::to_json(report) + "\n" : report::render_text(report, report::TextOptions{});
@@ -76,9 +75,6 @@ Result<void> print_report(const RunOptions& options, const SessionFiles& files) 
     fmt::print(stderr, "{}", report::render_text(report, report::text_options_for(STDERR_FILENO)));
   }
   std::fflush(stdout);
-#else
-  say(fmt::format("{} events of {} process(es) in the record", record->events.size(), record->processes.size()));
-#endif
   return {};
 }
 
