@@ -1,0 +1,51 @@
+// Growth: memory that iteration after iteration leaves behind, by the line that allocates it.
+//
+// Told apart from warm-up, caches and changing shapes: an allocation counts only if it is still alive at the end although its iteration
+// is not among the last; the line must leave something behind in nearly every iteration but the first; and what is allocated after each
+// iteration must really grow. Fewer than four iterations prove nothing.
+//
+// Who holds the memory cannot be seen (that is a Python reference); what is held, and which line made it, can.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "analysis/leak_loops.h"
+#include "analysis/timeline.h"
+
+namespace tonnage::analysis {
+
+struct Growth {
+  Site site;                       // the line that made it; of a whole graph: the line that called the forward pass
+  Category category = Category::kUnknown;
+  bool whole_graph = false;        // what autograd saves of a forward pass, not single tensors
+  uint64_t kept_bytes = 0;         // alive at the end, of all complete iterations (without a failure: but the last)
+  uint64_t bytes_per_iteration = 0;  // median
+  uint64_t allocations_per_iteration = 0;
+  std::optional<uint64_t> size_each;  // requested, if all are of one size
+  uint32_t iterations = 0;         // that left something behind
+  std::vector<uint64_t> events;    // a few of the allocations
+  std::vector<Place> lines;        // of a whole graph: where most of it was made
+};
+
+struct GrowthReport {
+  bool are_steps = false;          // training steps; false: iterations of a loop
+  Place anchor;                    // of a loop: the line that recurs
+  uint32_t iterations = 0;         // complete ones
+  uint32_t last_number = 0;        // number of the last one
+  uint64_t end_event = 0;          // the moment that was looked at
+  bool saw_backward = false;       // within the iterations
+  uint64_t bytes_per_iteration = 0;  // of all lines together
+  uint64_t kept_bytes = 0;
+  uint64_t last_peak_bytes = 0;    // allocated, peak of the last complete iteration
+  std::vector<Growth> growth;      // largest first; empty: nothing grows
+};
+
+// failure: the out-of-memory event, if the question is what had grown until then.
+GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process, std::optional<uint64_t> failure = std::nullopt);
+
+// The innermost line of the user's own code that most of the bytes have in common, seen from outside.
+Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes);
+
+}  // namespace tonnage::analysis

@@ -1,0 +1,79 @@
+#include "analysis/leak_loops.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tonnage::analysis {
+namespace {
+
+using record::Event;
+using record::EventKind;
+
+constexpr size_t kMinIterations = 3;
+constexpr size_t kMaxCandidates = 16;  // each costs a pass over the events
+
+}  // namespace
+
+IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
+  IterationRange range;
+  range.are_steps = true;
+  const auto& events = timeline.record().events;
+  for (const Step& step : timeline.steps()) {
+    if (step.process != process || !step.complete) continue;
+    // A step that ended with the error did not complete.
+    bool failed = false;
+    for (uint32_t i = step.first_event; i < step.end_event && i < events.size() && step.number > 0; ++i) {
+      if (events[i].kind == EventKind::kOom && events[i].process == process && i + 2 >= events.size()) failed = true;
+    }
+    if (!failed) range.iterations.push_back({step.number, step.first_event, step.end_event});
+  }
+  return range;
+}
+
+IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event) {
+  const auto& events = timeline.record().events;
+  const Stacks& stacks = timeline.stacks();
+  end_event = std::min<uint32_t>(end_event, static_cast<uint32_t>(events.size()));
+
+  // Candidates: stacks of the user's own frames only, by depth, then by first appearance.
+  std::map<std::pair<size_t, uint32_t>, uint32_t> candidates;  // (depth, first event) -> stack
+  std::map<uint32_t, uint32_t> counts;
+  for (uint32_t i = first_event; i < end_event; ++i) {
+    const Event& event = events[i];
+    if (event.kind != EventKind::kAlloc || event.process != process || !stacks[event.stack].only_user) continue;
+    if (counts[event.stack]++ == 0) candidates[{timeline.record().stacks[event.stack].size(), i}] = event.stack;
+  }
+  size_t tried = 0;
+  for (const auto& [key, anchor] : candidates) {
+    if (counts[anchor] < kMinIterations) continue;
+    if (++tried > kMaxCandidates) break;
+    // Several tensors of one batch may come from the line: an iteration begins with the first after other work.
+    std::vector<uint32_t> starts;
+    std::vector<uint32_t> work;  // allocations in between, per start
+    uint32_t since = UINT32_MAX;
+    for (uint32_t i = first_event; i < end_event; ++i) {
+      const Event& event = events[i];
+      if (event.kind != EventKind::kAlloc || event.process != process) continue;
+      if (event.stack == anchor) {
+        if (since > 0) {
+          starts.push_back(i);
+          work.push_back(0);
+        }
+        since = 0;
+      } else if (!starts.empty()) {
+        ++since;
+        if (!stacks[event.stack].only_user) ++work.back();
+      }
+    }
+    if (starts.size() < kMinIterations + 1) continue;  // the last one is not known to be complete
+    const auto busy = static_cast<size_t>(std::count_if(work.begin(), work.end() - 1, [](uint32_t count) { return count >= 3; }));
+    if (busy * 5 < (work.size() - 1) * 4) continue;
+    IterationRange range;
+    range.anchor = stacks.line(anchor);
+    for (size_t i = 0; i + 1 < starts.size(); ++i) range.iterations.push_back({static_cast<uint32_t>(i + 1), starts[i], starts[i + 1]});
+    return range;
+  }
+  return {};
+}
+
+}  // namespace tonnage::analysis
