@@ -51,6 +51,9 @@ struct Bridge {
   // Whether host-to-device copies on this thread keep their bytes as known content: 1 yes, -1 no (large floating-point data:
   // keeping it would only cost time), 0 the default (yes up to known_integer_bytes).
   void (*set_upload_policy)(int policy);
+
+  // content_set with a repeated pattern of 1, 2 or 4 bytes (low bytes first), n a multiple of width: costs nothing for any n.
+  void (*content_fill)(uint64_t address, uint32_t pattern, unsigned width, size_t n);
 };
 
 }  // namespace tonnage::vgpu

@@ -52,6 +52,9 @@ int bridge_any(uint64_t address, size_t n) {
   Driver* state = driver();
   return state && state->content.any(address, n) ? 1 : 0;
 }
+void bridge_fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
+  if (Driver* state = driver()) state->content.fill(address, pattern, width, n);
+}
 void bridge_operator_depth(int delta) { t_operator_depth += delta; }
 void bridge_post_read(int64_t value) {
   t_posted_read = value;
@@ -73,7 +76,8 @@ void bridge_set_upload_policy(int policy) { t_upload_policy = policy; }
 Bridge g_bridge = {sizeof(Bridge),       kBridgeVersion,       nullptr,           bridge_get,
                    bridge_set,           bridge_forget,        bridge_any,        bridge_operator_depth,
                    bridge_post_read,     bridge_clear_posted_read, bridge_intern_string, bridge_intern_stack,
-                   bridge_emit,          bridge_flush,         bridge_set_context_provider, bridge_set_upload_policy};
+                   bridge_emit,          bridge_flush,         bridge_set_context_provider, bridge_set_upload_policy,
+                   bridge_fill};
 
 }  // namespace
 
