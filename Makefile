@@ -15,7 +15,7 @@ TONNAGE := $(BUILD)/bin/tonnage
 SITE = $(wildcard $(VENV)/lib/python3*/site-packages)
 SHIM_SOURCES := $(wildcard src/shim_torch/*) $(wildcard src/record/*.h) src/vgpu/bridge.h src/vgpu/session.h
 
-.PHONY: all build shim packages check-packages demo test unit e2e bench install clean distclean programs
+.PHONY: all build shim packages check-packages demo test unit e2e bench install check-pip clean distclean programs
 all: build shim
 
 # What is needed from the distribution. `make` only says so; `make demo` and `make test` install it.
@@ -60,6 +60,12 @@ e2e: all $(TEST_VENV)/.made
 test: packages
 	$(MAKE) all
 	status=0; $(MAKE) unit || status=1; $(MAKE) e2e || status=1; exit $$status
+
+# `pip install .` into an environment of its own.
+check-pip: all
+	rm -rf $(BUILD)/pip && $(PYTHON) -m venv $(BUILD)/pip
+	$(BUILD)/pip/bin/python -m pip install --quiet --disable-pip-version-check .
+	$(BUILD)/pip/bin/tonnage run --gpu "RTX 3060" -- $(abspath $(VENV))/bin/python -c "import torch; torch.zeros(1 << 20, device='cuda')"
 
 # The real programs of bench/truth, from bare git mirrors in MIRRORS (see bench/truth/README.md).
 TRUTH_PROGRAMS ?= ../shared/programs
