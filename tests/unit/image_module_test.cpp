@@ -120,6 +120,38 @@ TEST(ImageModule, ChoosesInsideAFatbin) {
   EXPECT_EQ(sm, 80);
   EXPECT_EQ(kind, EntryKind::kPtx);
   EXPECT_EQ(open_status(file, 7, 0, &sm, &kind), kNoBinaryForGpu);
+  const std::string plain = fixture("kernels_speed.fatbin");  // nvcc stored it unpacked
+  EXPECT_EQ(open_status(plain, 8, 9, &sm, &kind), kSuccess);
+  EXPECT_EQ(sm, 86);
+  EXPECT_EQ(open_status(plain, 8, 0, &sm, &kind), kNoBinaryForGpu);
+}
+
+// .reqntid is no launch bound for a driver: an H200 answers 1024 for it and the product for .maxntid.
+TEST(ImageModule, LaunchBoundsAreMaxntidAlone) {
+  const std::string text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry a() .reqntid 128 { ret; }\n"
+                           ".visible .entry b() .maxntid 96, 2, 1 { ret; }\n";
+  int status = -1;
+  const auto module = Module::open(bytes_of(text), 9, 0, &status);
+  ASSERT_EQ(status, kSuccess);
+  EXPECT_EQ(module->kernel("a")->max_threads, 0);
+  EXPECT_EQ(module->kernel("a")->required_block[0], 128);
+  EXPECT_EQ(module->kernel("b")->max_threads, 192);
+}
+
+TEST(ImageModule, RuntimeParts) {
+  const std::string file = fixture("runtime_90.cubin");
+  int status = -1;
+  const auto module = Module::open(bytes_of(file), 9, 0, &status);
+  ASSERT_EQ(status, kSuccess);
+  EXPECT_TRUE(module->code()->uses_printf);
+  EXPECT_TRUE(module->code()->uses_assert);
+  EXPECT_TRUE(module->code()->uses_malloc);
+  EXPECT_TRUE(module->code()->has_managed);
+  EXPECT_TRUE(module->global("shared_counter")->is_managed);
+  EXPECT_FALSE(module->code()->relocatable);
+  const std::string other = fixture("kernels_90.cubin");
+  const auto without = Module::open(bytes_of(other), 9, 0, &status);
+  EXPECT_FALSE(without->code()->uses_printf || without->code()->uses_assert || without->code()->uses_malloc || without->code()->has_managed);
 }
 
 TEST(ImageModule, PointersWithoutLength) {

@@ -1,7 +1,7 @@
 // Fat binaries: several builds of the same device code, for different architectures, in one image.
 //
 // The wrapper's layout is public (fatbinary_section.h of the CUDA Toolkit); the container's was read off what nvcc writes:
-// a header of 16 bytes, then entries, each with a header of its own. docs/interop.md lists the fields.
+// a header of 16 bytes, then entries, each with a header of its own (fatbin.cpp has the fields).
 #pragma once
 
 #include <cstdint>
