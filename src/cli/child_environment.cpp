@@ -62,9 +62,11 @@ std::vector<std::string> child_environment(char** ours, const InstallPaths& path
     }
   }
   values["TONNAGE_SESSION"] = session_path.string();
-  values["LD_LIBRARY_PATH"] = first_on_list(paths.vgpu_dir.string(), values["LD_LIBRARY_PATH"]);
+  // On a real GPU the pass-through driver takes the virtual one's place, and NVML is the real one.
+  const fs::path drivers = real_cuda.empty() ? paths.vgpu_dir : paths.vgpu_dir.parent_path() / "passthrough";
+  values["LD_LIBRARY_PATH"] = first_on_list(drivers.string(), values["LD_LIBRARY_PATH"]);
   values["PYTHONPATH"] = first_on_list(paths.python_dir.string(), values["PYTHONPATH"]);
-  values["TRITON_LIBCUDA_PATH"] = paths.vgpu_dir.string();
+  values["TRITON_LIBCUDA_PATH"] = drivers.string();
   if (!real_cuda.empty()) values["TONNAGE_REAL_CUDA"] = real_cuda.string();
   for (const auto& [name, value] : values) out.push_back(name + "=" + value);
   return out;

@@ -1,16 +1,26 @@
-// Arrays and mipmapped arrays. Their elements lie row after row in device memory here (a real driver tiles them), so that what
-// is copied in can be copied out; how much memory an array takes is rounded like any other allocation.
+// Arrays and mipmapped arrays. Their elements lie row after row here (a real driver tiles them), so that what is copied in can be
+// copied out. What they take is a real driver's, found on an H200: rows of whole 512 bytes, heights of whole tiles (8 rows, or
+// more in powers of two up to 128), and arrays below 2 MiB share blocks of that size with others of the same element size.
 #include <string.h>
 
 #include <algorithm>
+#include <map>
 
 #include "vgpu/driver/array.h"
 
 namespace tonnage::vgpu {
 namespace {
 
+// A block that small arrays share.
+struct SharedGranule {
+  Device* device = nullptr;
+  unsigned element = 0;
+  std::map<uint64_t, uint64_t> free;  // address, bytes: merged
+};
+
 struct Table {
   std::mutex mutex;  // before memory_mutex
+  std::map<uint64_t, SharedGranule> granules;
   std::unordered_map<const void*, std::unique_ptr<Array>> arrays;
   std::unordered_map<const void*, std::unique_ptr<MipmappedArray>> mipmapped;
 };
@@ -46,8 +56,73 @@ CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& d, const Device* device) {
 }
 
 uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-  return static_cast<uint64_t>(d.Width) * element_bytes(d.Format, d.NumChannels) * std::max<size_t>(d.Height, 1) *
-         std::max<size_t>(d.Depth, 1);
+  const uint64_t row = round_up(static_cast<uint64_t>(d.Width) * element_bytes(d.Format, d.NumChannels), 512);
+  uint64_t rows = std::max<size_t>(d.Height, 1);
+  if (rows > 1) {
+    uint64_t tile = 8;
+    while (tile < rows && tile < 128) tile *= 2;
+    rows = round_up(rows, tile);
+  }
+  return row * rows * std::max<size_t>(d.Depth, 1);
+}
+
+// Memory for `bytes` of elements of one size. Under table().mutex.
+CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_t* out) {
+  CUdeviceptr address = 0;
+  if (bytes >= kGranule) {
+    const CUresult result = allocate_device_memory(context->device, context, bytes, record::DeviceMemoryKind::kArray, &address);
+    *out = address;
+    return result;
+  }
+  auto& granules = table().granules;
+  for (auto& [start, granule] : granules) {
+    if (granule.device != context->device || granule.element != element) continue;
+    for (auto it = granule.free.begin(); it != granule.free.end(); ++it) {
+      if (it->second < bytes) continue;
+      *out = it->first;
+      const uint64_t rest = it->second - bytes;
+      granule.free.erase(it);
+      if (rest) granule.free[*out + bytes] = rest;
+      return CUDA_SUCCESS;
+    }
+  }
+  // Not the context's: arrays of others may share it.
+  const CUresult result = allocate_device_memory(context->device, nullptr, kGranule, record::DeviceMemoryKind::kArray, &address);
+  if (result != CUDA_SUCCESS) return result;
+  SharedGranule& granule = granules[address];
+  granule.device = context->device;
+  granule.element = element;
+  if (bytes < kGranule) granule.free[address + bytes] = kGranule - bytes;
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
+void give_memory(uint64_t address, uint64_t bytes) {
+  if (!address) return;
+  auto& granules = table().granules;
+  auto it = granules.upper_bound(address);
+  if (it == granules.begin() || address >= (--it)->first + kGranule) {
+    free_device_memory(address);
+    return;
+  }
+  driver()->content.forget(address, bytes);
+  auto& free = it->second.free;
+  auto next = free.lower_bound(address);
+  if (next != free.end() && next->first == address + bytes) {
+    bytes += next->second;
+    next = free.erase(next);
+  }
+  if (next != free.begin() && std::prev(next)->first + std::prev(next)->second == address) {
+    --next;
+    next->second += bytes;
+    bytes = next->second;
+  } else {
+    free[address] = bytes;
+  }
+  if (bytes < kGranule) return;
+  const uint64_t start = it->first;
+  granules.erase(it);
+  free_device_memory(start);
 }
 
 CUresult create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
@@ -58,13 +133,12 @@ CUresult create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   auto array = std::make_unique<Array>();
   array->descriptor = descriptor;
   array->device = context->device;
-  if (!(descriptor.Flags & kUnbacked)) {
-    CUdeviceptr address = 0;
-    const CUresult result = allocate_device_memory(context->device, context, bytes_of(descriptor), record::DeviceMemoryKind::kArray, &address);
-    if (result != CUDA_SUCCESS) return result;
-    array->address = address;
-  }
   std::lock_guard lock(table().mutex);
+  if (!(descriptor.Flags & kUnbacked)) {
+    const unsigned element = element_bytes(descriptor.Format, descriptor.NumChannels);
+    const CUresult result = take_memory(context, bytes_of(descriptor), element, &array->address);
+    if (result != CUDA_SUCCESS) return result;
+  }
   *out = reinterpret_cast<CUarray>(array.get());
   table().arrays[*out] = std::move(array);
   return CUDA_SUCCESS;
@@ -198,7 +272,7 @@ VGPU_API cuArrayDestroy(CUarray handle) {
   const auto it = table().arrays.find(handle);
   if (it == table().arrays.end()) return CUDA_ERROR_INVALID_HANDLE;
   if (it->second->level_of) return CUDA_ERROR_INVALID_HANDLE;  // goes with its mipmapped array
-  if (it->second->address) free_device_memory(it->second->address);
+  give_memory(it->second->address, bytes_of(it->second->descriptor));
   table().arrays.erase(it);
   return CUDA_SUCCESS;
 }
@@ -251,19 +325,18 @@ VGPU_API cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
     array->device = context->device;
     array->level_of = mipmapped.get();
     offsets.push_back(bytes);
-    bytes += round_up(bytes_of(d), 512);
+    bytes += bytes_of(d);
     mipmapped->levels.push_back(reinterpret_cast<CUarray>(array.get()));
     mipmapped->owned.push_back(std::move(array));
   }
+  std::lock_guard lock(table().mutex);
   if (!(descriptor->Flags & kUnbacked)) {
-    CUdeviceptr address = 0;
-    const CUresult result = allocate_device_memory(context->device, context, bytes, tonnage::record::DeviceMemoryKind::kArray, &address);
+    const unsigned element = element_bytes(descriptor->Format, descriptor->NumChannels);
+    const CUresult result = take_memory(context, bytes, element, &mipmapped->address);
     if (result != CUDA_SUCCESS) return result;
-    mipmapped->address = address;
-    for (size_t i = 0; i < offsets.size(); i++) mipmapped->owned[i]->address = address + offsets[i];
+    for (size_t i = 0; i < offsets.size(); i++) mipmapped->owned[i]->address = mipmapped->address + offsets[i];
   }
   mipmapped->bytes = bytes;
-  std::lock_guard lock(table().mutex);
   for (auto& array : mipmapped->owned) {
     const void* key = array.get();
     table().arrays[key] = std::move(array);
@@ -292,7 +365,7 @@ VGPU_API cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
   if (it == table().mipmapped.end()) return CUDA_ERROR_INVALID_HANDLE;
-  if (it->second->address) free_device_memory(it->second->address);
+  give_memory(it->second->address, it->second->bytes);
   for (CUarray level : it->second->levels) table().arrays.erase(level);
   table().mipmapped.erase(it);
   return CUDA_SUCCESS;

@@ -34,10 +34,12 @@ CUresult capture_state(Stream* stream, bool* capturing);
 // SUCCESS, or STREAM_CAPTURE_UNSUPPORTED, which breaks the captures concerned. Honours cuThreadExchangeStreamCaptureMode.
 CUresult capture_unsafe();
 
-// Before synchronising or querying this stream, or (null) the whole context: not allowed if it captures.
+// Before synchronising or querying this stream, or the whole context: breaks its capture if it has one; for a stream without
+// it is an unsafe call (capture_unsafe).
 CUresult capture_refuse_wait(Stream* stream);
 CUresult capture_refuse_wait(Context* context);
-// Before cuEventQuery, cuEventSynchronize, cuEventElapsedTime: CAPTURED_EVENT if it was last recorded in a capture.
+// Before cuEventQuery, cuEventSynchronize, cuEventElapsedTime: CAPTURED_EVENT if it was last recorded in a capture; else an
+// unsafe call.
 CUresult capture_refuse_event(Event* event);
 
 // The work of a capturing stream becomes a node of its graph. Parameters are copied.

@@ -257,7 +257,8 @@ CUresult capture_refuse_wait(Stream* stream) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   bool capturing = false;
-  return capture_state(stream, &capturing);
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  return capture_unsafe();
 }
 
 CUresult capture_refuse_wait(Context* context) {
@@ -271,9 +272,9 @@ CUresult capture_refuse_wait(Context* context) {
 }
 
 CUresult capture_refuse_event(Event* event) {
-  if (!event->capture) return CUDA_SUCCESS;
+  if (!event->capture) return capture_unsafe();
   GraphLock lock;
-  if (!event->capture) return CUDA_SUCCESS;
+  if (!event->capture) return capture_unsafe();
   if (event->capture->active) event->capture->broken = true;
   return CUDA_ERROR_CAPTURED_EVENT;
 }

@@ -71,6 +71,7 @@ Verdict instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags) 
   exec->source = graph;
   exec->flags = flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
   measure_graph_memory(exec.get());
+  if (const Context* context = current_context(); context && context->device) charge_graph_exec(exec.get(), context->device);
   graph->executables.insert(exec.get());
   *out = reinterpret_cast<CUgraphExec>(exec.get());
   keep_exec(std::move(exec));

@@ -136,6 +136,8 @@ struct GraphExec {
   unsigned long long flags = 0;
   Device* device = nullptr;
   bool has_memory = false;
+  Device* home = nullptr;            // device that keeps own_bytes
+  uint64_t own_bytes = 0;
   uint64_t transient_bytes = 0;      // most memory that one launch needs at once (graph_memory.cpp)
 };
 
@@ -202,6 +204,8 @@ CUresult begin_graph_launch(GraphExec* exec);       // checks that earlier launc
 void run_graph_alloc(GraphExec* exec, const AllocParams& params);
 void run_graph_free(CUdeviceptr address);
 void release_graph_memory(GraphExec* exec);         // the executable graph is destroyed
+// What the driver keeps on the device for an executable graph itself. Modelled.
+void charge_graph_exec(GraphExec* exec, Device* device);
 
 // graph_capture.cpp
 CUresult capture_child_graph(Stream* stream, const Graph& graph);

@@ -8,6 +8,7 @@
 
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/memory_pool.h"
+#include "vgpu/driver/recording.h"
 
 namespace tonnage::vgpu {
 namespace {
@@ -59,6 +60,7 @@ MemoryPool* current_pool(Device* device) {
 void drop_if_done(MemoryPool* pool) {
   if (!pool->destroyed || !pool->blocks.empty()) return;
   pool->trim(0);
+  pool->close();
   if (pool->shared) drop_shared_block(pool->shared, false, 0);
   if (pool->fd >= 0) close(pool->fd);
   pools().live.erase(pool);
@@ -94,9 +96,13 @@ void know_allocation(uint64_t address, uint64_t bytes, Device* device, MemoryPoo
 // Pool null: the current one of the stream's device.
 CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from_current, CUstream stream_handle) {
   VGPU_CONTEXT(context);
-  if (!out || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
   Stream* stream = to_stream(stream_handle, context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) {  // as a real driver: nothing, and no error
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
   Device* device = stream->context->device;
   if (const CUresult result = supported(device); result != CUDA_SUCCESS) return result;
   bool capturing = false;
@@ -110,13 +116,16 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from
     if (!capturing) {
       uint64_t address = 0;
       CUresult result = pool->allocate(bytes, &address);
-      if (result != CUDA_SUCCESS) {  // other pools may hold what they do not need
+      if (result != CUDA_SUCCESS) {  // pools may hold what they do not need
         uint64_t given = 0;
         for (auto& [key, other] : pools().live)
-          if (other.get() != pool && other->device == pool->device && !other->imported) given += other->trim(0);
+          if (other->device == pool->device && !other->imported) given += other->trim(0);
         if (given) result = pool->allocate(bytes, &address);
       }
-      if (result != CUDA_SUCCESS) return result;
+      if (result != CUDA_SUCCESS) {
+        record_device_oom(pool->device->index, bytes, driver()->account.free(pool->device->physical));
+        return result;
+      }
       know_allocation(address, bytes, pool->device, pool);
       *out = address;
       return CUDA_SUCCESS;
@@ -136,7 +145,9 @@ static_assert(sizeof(PointerData) <= sizeof(CUmemPoolPtrExportData));
 
 }  // namespace
 
-CUresult free_pool_memory(CUdeviceptr address) {
+namespace {
+
+CUresult release_block(CUdeviceptr address, bool wait) {
   Allocation allocation;
   std::lock_guard lock(pools().mutex);
   if (!find_allocation(address, &allocation) || allocation.address != address || !allocation.pool) return CUDA_ERROR_INVALID_VALUE;
@@ -149,10 +160,16 @@ CUresult free_pool_memory(CUdeviceptr address) {
     pool->blocks.erase(address);
   } else {
     pool->release(address);
+    if (wait) pool->trim(pool->release_threshold);
   }
   drop_if_done(pool);
   return CUDA_SUCCESS;
 }
+
+}  // namespace
+
+// cuMemFree waits for the device, which is when pools give back what they hold beyond their threshold.
+CUresult free_pool_memory(CUdeviceptr address) { return release_block(address, true); }
 
 void pools_on_synchronise(Context* context) {
   Pools& all = pools();
@@ -189,7 +206,7 @@ VGPU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle) {
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return capture_mem_free(stream, address);
   if (free_graph_memory(address)) return CUDA_SUCCESS;
-  return free_pool_memory(address);
+  return release_block(address, false);
 }
 
 // Pools ------------------------------------------------------------------------------------------------------------------

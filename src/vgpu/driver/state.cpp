@@ -19,26 +19,6 @@ namespace {
 std::atomic<Driver*> g_driver{nullptr};
 std::mutex g_initialise_mutex;
 
-Session* map_session() {
-  const char* path = getenv("TONNAGE_SESSION");
-  if (!path || !*path) return nullptr;
-  const int fd = open(path, O_RDWR | O_CLOEXEC);
-  if (fd < 0) return nullptr;
-  struct stat info {};
-  void* memory = MAP_FAILED;
-  if (fstat(fd, &info) == 0 && static_cast<size_t>(info.st_size) >= sizeof(Session))
-    memory = mmap(nullptr, sizeof(Session), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  close(fd);
-  if (memory == MAP_FAILED) return nullptr;
-  auto* session = static_cast<Session*>(memory);
-  const bool usable = session->magic == kSessionMagic && session->version == kSessionVersion &&
-                      session->struct_bytes == sizeof(Session) && session->device_count >= 0 &&
-                      session->device_count <= kMaxDevices;
-  if (usable) return session;
-  munmap(memory, sizeof(Session));
-  return nullptr;
-}
-
 // "GPU-" and the UUID in the usual grouping; a prefix of it is enough, as in CUDA_VISIBLE_DEVICES.
 std::string uuid_text(const CardDesc& card) {
   static const char* digits = "0123456789abcdef";

@@ -152,6 +152,9 @@ Driver* driver();
 // cuInit's work; CUDA_ERROR_NO_DEVICE outside a session or when CUDA_VISIBLE_DEVICES hides all.
 CUresult initialise();
 
+// The session that TONNAGE_SESSION names, mapped; null if there is none or it is of another build.
+Session* map_session();
+
 // Reports failures the way the API does: NOT_INITIALIZED before cuInit (and in a forked child), INVALID_CONTEXT without one.
 #define VGPU_DRIVER(name)                               \
   Driver* name = ::tonnage::vgpu::driver();             \

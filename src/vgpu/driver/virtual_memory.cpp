@@ -66,17 +66,16 @@ bool inside_reservation(uint64_t address, uint64_t bytes) {
   return address + bytes >= address && address + bytes <= it->first + it->second;
 }
 
-// Every mapping in [address, address + bytes), if they fill it without a gap; empty if not. With `whole`, none may stick out.
-std::vector<uint64_t> mappings_of(uint64_t address, uint64_t bytes, bool whole) {
+// Every mapping in [address, address + bytes), if they fill it without a gap; empty if not.
+std::vector<uint64_t> mappings_of(uint64_t address, uint64_t bytes) {
   std::vector<uint64_t> found;
   uint64_t at = address;
   while (at < address + bytes) {
     const auto* mapping = mapping_at(at);
-    if (!mapping || (whole && mapping->first != at)) return {};
+    if (!mapping) return {};
     found.push_back(mapping->first);
     at = mapping->first + mapping->second.bytes;
   }
-  if (whole && at != address + bytes) return {};
   return found;
 }
 
@@ -191,9 +190,7 @@ VGPU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* p
   (void)state;
   if (!out || !prop || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
     return CUDA_ERROR_INVALID_VALUE;
-  Device* device = nullptr;
-  if (const CUresult result = check_prop(prop, &device); result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_PERMITTED)
-    return result;
+  // The same for every property, sensible or not (measured).
   *out = kGranule;
   return CUDA_SUCCESS;
 }
@@ -260,9 +257,9 @@ VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
   {
     std::lock_guard lock(virtual_mutex());
     Physical* physical = to_physical(handle);
-    if (!physical || physical->references == 0 || offset > physical->bytes || size > physical->bytes - offset)
-      return CUDA_ERROR_INVALID_VALUE;
+    if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
     if (!inside_reservation(address, size)) return CUDA_ERROR_INVALID_VALUE;
+    if (offset != 0 || size != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;  // memory is mapped whole
     auto& mappings = tables().mappings;
     const auto next = mappings.lower_bound(address);
     if (mapping_at(address) || (next != mappings.end() && next->first < address + size)) return CUDA_ERROR_INVALID_VALUE;
@@ -286,13 +283,20 @@ VGPU_API cuMemUnmap(CUdeviceptr address, size_t size) {
   if (address == 0 || size == 0 || address % kGranule || size % kGranule || address + size < address)
     return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
-  const std::vector<uint64_t> found = mappings_of(address, size, true);
-  if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
+  if (!inside_reservation(address, size)) return CUDA_ERROR_INVALID_VALUE;
+  // Gaps do not matter, but a mapping goes whole or not at all.
+  if (const auto* first = mapping_at(address); first && first->first < address) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<uint64_t> found;
+  auto& mappings = tables().mappings;
+  for (auto it = mappings.lower_bound(address); it != mappings.end() && it->first < address + size; ++it) {
+    if (it->first + it->second.bytes > address + size) return CUDA_ERROR_INVALID_VALUE;
+    found.push_back(it->first);
+  }
   for (uint64_t at : found) {
     Allocation removed;
     remove_allocation(at, &removed);
-    Physical* physical = tables().mappings[at].physical;
-    tables().mappings.erase(at);
+    Physical* physical = mappings[at].physical;
+    mappings.erase(at);
     physical->mappings--;
     drop_physical_if_unused(physical);
   }
@@ -313,7 +317,7 @@ VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc*
     if (!state->device(wanted.location.id)) return CUDA_ERROR_INVALID_DEVICE;
   }
   std::lock_guard lock(virtual_mutex());
-  const std::vector<uint64_t> found = mappings_of(address, size, false);
+  const std::vector<uint64_t> found = mappings_of(address, size);
   if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t at : found)
     for (size_t i = 0; i < count; i++) tables().mappings[at].access[descriptions[i].location.id] = descriptions[i].flags;

@@ -9,10 +9,13 @@
 using namespace tonnage::vgpu;
 using namespace tonnage::vgpu::nvml;
 
+// An H200 of 700 W can be set to 200 W; others are near that share.
+unsigned int tonnage::vgpu::nvml::least_power_limit(const CardDesc& card) { return static_cast<unsigned int>(card.power_limit_watts) * 2 / 7 * 1000; }
+
 namespace {
 
 constexpr int kClockRate = 13, kMemoryClockRate = 36;
-constexpr unsigned int kRestingCelsius = 30, kSamplingMicroseconds = 100'000;
+constexpr unsigned int kSamplingMicroseconds = 100'000;
 
 unsigned int limit_milliwatts(const CardDesc& card) { return static_cast<unsigned int>(card.power_limit_watts) * 1000u; }
 unsigned int power_milliwatts(const CardDesc& card) { return limit_milliwatts(card) / 10; }
@@ -113,7 +116,7 @@ NVML_ENTRY(nvmlDeviceGetPowerManagementLimitConstraints)(nvmlDevice_t device, un
   NVML_DEVICE(device);
   if (!least || !most) return NVML_ERROR_INVALID_ARGUMENT;
   *most = limit_milliwatts(card);
-  *least = *most / 2;
+  *least = least_power_limit(card);
   return NVML_SUCCESS;
 }
 // Since the start of the session, at the resting power.

@@ -262,19 +262,29 @@ NVML_ENTRY(nvmlDeviceGetMemoryErrorCounter)(nvmlDevice_t device, nvmlMemoryError
   *count = 0;
   return NVML_SUCCESS;
 }
+// Since Ampere rows are remapped instead of pages retired.
 NVML_ENTRY(nvmlDeviceGetRetiredPages)(nvmlDevice_t device, nvmlPageRetirementCause_t, unsigned int* count, unsigned long long*) {
-  return give(device, count, [](const CardDesc&, const Handle&) { return 0; });
+  NVML_DEVICE(device);
+  NVML_NOT_NULL(count);
+  if (card.cc_major >= 8 || attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
+  *count = 0;
+  return NVML_SUCCESS;
 }
-NVML_ENTRY(nvmlDeviceGetRetiredPages_v2)(nvmlDevice_t device, nvmlPageRetirementCause_t, unsigned int* count, unsigned long long*, unsigned long long*) {
-  return give(device, count, [](const CardDesc&, const Handle&) { return 0; });
+NVML_ENTRY(nvmlDeviceGetRetiredPages_v2)(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int* count, unsigned long long* addresses,
+                                         unsigned long long*) {
+  return tonnage_nvmlDeviceGetRetiredPages(device, cause, count, addresses);
 }
 NVML_ENTRY(nvmlDeviceGetRetiredPagesPendingStatus)(nvmlDevice_t device, nvmlEnableState_t* pending) {
-  return give(device, pending, [](const CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
+  NVML_DEVICE(device);
+  NVML_NOT_NULL(pending);
+  if (card.cc_major >= 8 || attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
+  *pending = NVML_FEATURE_DISABLED;
+  return NVML_SUCCESS;
 }
 NVML_ENTRY(nvmlDeviceGetRemappedRows)(nvmlDevice_t device, unsigned int* corrected, unsigned int* uncorrected, unsigned int* pending, unsigned int* failed) {
   NVML_DEVICE(device);
   if (!corrected || !uncorrected || !pending || !failed) return NVML_ERROR_INVALID_ARGUMENT;
-  if (attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (card.cc_major < 8 || attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
   *corrected = *uncorrected = *pending = *failed = 0;
   return NVML_SUCCESS;
 }

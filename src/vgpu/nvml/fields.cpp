@@ -32,35 +32,38 @@ int link_of(unsigned int id) {
 
 void answer(int index, const CardDesc& card, nvmlFieldValue_t& field) {
   const Session& all = *session();
-  const bool linked = card.nvlink_links > 0 && !card.is_mig;
+  const bool linked = is_linked(all, index);
+  const bool speed_by_link = card.cc_major < 9;  // newer cards answer NVLINK_GET_SPEED only
   const unsigned int limit = static_cast<unsigned int>(card.power_limit_watts) * 1000u;
   field.nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
   if (const int link = link_of(field.fieldId); link >= 0) {
-    if (linked && link < card.nvlink_links) give(field, link_is_active(all, index, static_cast<unsigned int>(link)) ? link_megabytes_per_s(card) : 0);
+    if (speed_by_link && link_is_active(all, index, static_cast<unsigned int>(link))) give(field, link_megabytes_per_s(card));
     return;
   }
   switch (field.fieldId) {
     case NVML_FI_DEV_ECC_CURRENT:
-    case NVML_FI_DEV_ECC_PENDING: return give(field, attribute(card, kEcc) != 0);
-    case NVML_FI_DEV_NVLINK_LINK_COUNT: return give(field, linked ? static_cast<unsigned int>(card.nvlink_links) : 0);
+    case NVML_FI_DEV_ECC_PENDING: return give_wide(field, attribute(card, kEcc) != 0);
+    case NVML_FI_DEV_NVLINK_LINK_COUNT:
+      if (linked) give(field, static_cast<unsigned int>(card.nvlink_links));
+      return;
     case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON:
-      if (linked && link_is_active(all, index, 0)) give(field, link_megabytes_per_s(card));
+      if (speed_by_link && linked) give(field, link_megabytes_per_s(card));
       return;
     // The link is in scopeId.
     case NVML_FI_DEV_NVLINK_GET_SPEED:
-      if (linked && link_is_active(all, index, field.scopeId)) give(field, link_megabytes_per_s(card));
+      if (link_is_active(all, index, field.scopeId)) give(field, link_megabytes_per_s(card));
       return;
     case NVML_FI_DEV_NVLINK_GET_STATE:
-      if (linked && field.scopeId < static_cast<unsigned int>(card.nvlink_links)) give(field, link_is_active(all, index, field.scopeId));
+      if (link_is_active(all, index, field.scopeId)) give(field, 1);
       return;
     case NVML_FI_DEV_NVLINK_GET_VERSION:
-      if (linked && field.scopeId < static_cast<unsigned int>(card.nvlink_links)) give(field, link_version(card));
+      if (link_is_active(all, index, field.scopeId)) give(field, link_version(card));
       return;
-    case NVML_FI_DEV_C2C_LINK_COUNT: return give(field, 0);
     case NVML_FI_DEV_PCIE_REPLAY_COUNTER: return give(field, 0);
     case NVML_FI_DEV_POWER_AVERAGE:
     case NVML_FI_DEV_POWER_INSTANT: return give(field, limit / 10);
-    case NVML_FI_DEV_POWER_MIN_LIMIT: return give(field, limit / 2);
+    case NVML_FI_DEV_MEMORY_TEMP: return give(field, kRestingCelsius);
+    case NVML_FI_DEV_POWER_MIN_LIMIT: return give(field, least_power_limit(card));
     case NVML_FI_DEV_POWER_MAX_LIMIT:
     case NVML_FI_DEV_POWER_DEFAULT_LIMIT:
     case NVML_FI_DEV_POWER_CURRENT_LIMIT:

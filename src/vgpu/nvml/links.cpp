@@ -19,10 +19,18 @@ int bridged_neighbour(const Session& session, int index) {
   return alike && !is_switched(a) ? other : -1;
 }
 
-bool link_is_active(const Session& session, int index, unsigned int link) {
+bool is_linked(const Session& session, int index) {
   const CardDesc& card = session.devices[index];
-  if (card.is_mig || link >= static_cast<unsigned int>(card.nvlink_links)) return false;
-  return is_switched(card) || bridged_neighbour(session, index) >= 0;
+  if (card.is_mig || card.nvlink_links <= 0) return false;
+  if (!is_switched(card)) return bridged_neighbour(session, index) >= 0;
+  for (int i = 0; i < session.device_count; ++i) {
+    if (i != index && nvlink_joins(session, index, i)) return true;
+  }
+  return false;
+}
+
+bool link_is_active(const Session& session, int index, unsigned int link) {
+  return is_linked(session, index) && link < static_cast<unsigned int>(session.devices[index].nvlink_links);
 }
 
 bool nvlink_joins(const Session& session, int a, int b) {
@@ -40,15 +48,20 @@ bool peers(const Session& session, int a, int b) {
   return attribute(one, kDirectRdma) != 0 && attribute(two, kDirectRdma) != 0 && one.cc_major == two.cc_major;
 }
 
-unsigned int link_megabytes_per_s(const CardDesc& card) { return static_cast<unsigned int>(card.nvlink_bytes_per_s / 1e6); }
+unsigned int link_megabytes_per_s(const CardDesc& card) {
+  const double megabytes = card.nvlink_bytes_per_s / 1e6;
+  return static_cast<unsigned int>(card.cc_major >= 9 ? megabytes * 17 / 16 : megabytes);
+}
 
 unsigned int link_version(const CardDesc& card) {
   switch (card.cc_major * 10 + card.cc_minor) {
-    case 60: return 1;
-    case 70: case 75: return 2;
-    case 80: case 86: return 3;
-    case 90: return 4;
-    default: return 5;
+    case 60: return NVML_NVLINK_VERSION_1_0;
+    case 70: return NVML_NVLINK_VERSION_2_0;
+    case 75: return NVML_NVLINK_VERSION_2_2;
+    case 80: return NVML_NVLINK_VERSION_3_0;
+    case 86: return NVML_NVLINK_VERSION_3_1;
+    case 90: return NVML_NVLINK_VERSION_4_0;
+    default: return NVML_NVLINK_VERSION_5_0;
   }
 }
 
@@ -72,16 +85,30 @@ nvmlReturn_t give_width(nvmlDevice_t device, unsigned int* lanes) {
   return NVML_SUCCESS;
 }
 
+// What NVML says of a link that a card does not have.
+nvmlReturn_t no_such_link(const Handle& handle) {
+  return is_linked(*session(), handle.index) ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t give_fabric_state(nvmlDevice_t device, unsigned char* state) {
+  NVML_DEVICE(device);
+  if (card.cc_major < 9 || card.is_mig) return NVML_ERROR_NOT_SUPPORTED;
+  const bool registered = is_switched(card) && is_linked(*session(), handle->index);
+  *state = registered ? NVML_GPU_FABRIC_STATE_COMPLETED : NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
+  return NVML_SUCCESS;
+}
+
 // Where a link leads: the neighbour's place, or a switch that the machine does not show, as in virtual machines.
 nvmlReturn_t give_remote(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(pci);
-  if (link >= NVML_NVLINK_MAX_LINKS) return NVML_ERROR_INVALID_ARGUMENT;
-  if (!link_is_active(*session(), handle->index, link)) return NVML_ERROR_NOT_SUPPORTED;
+  if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
   memset(pci, 0, sizeof *pci);
   if (is_switched(card)) {
-    snprintf(pci->busId, sizeof pci->busId, "FFFFFFFF:FFFF:FF");
+    snprintf(pci->busId, sizeof pci->busId, "FFFFFFFF:FF:FF.0");
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "FFFFFFF:FF:FF.0");
     pci->domain = 0xFFFFFFFFu;
+    pci->bus = pci->device = 0xFF;
     return NVML_SUCCESS;
   }
   const CardDesc& other = session()->devices[bridged_neighbour(*session(), handle->index)];
@@ -120,7 +147,9 @@ NVML_ENTRY(nvmlDeviceGetP2PStatus)(nvmlDevice_t device, nvmlDevice_t other, nvml
   const Handle* peer = handle_of(other);
   if (!peer || peer->index == handle->index || index >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
   const bool joined = nvlink_joins(*session(), handle->index, peer->index);
-  const bool can = index == NVML_P2P_CAPS_INDEX_NVLINK || index == NVML_P2P_CAPS_INDEX_ATOMICS ? joined : peers(*session(), handle->index, peer->index);
+  bool can = peers(*session(), handle->index, peer->index);
+  if (index == NVML_P2P_CAPS_INDEX_NVLINK || index == NVML_P2P_CAPS_INDEX_ATOMICS) can = joined;
+  if (index == NVML_P2P_CAPS_INDEX_PCI) can = can && !joined;  // cards that NVLink joins do not answer for PCIe
   *status = can ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
   return NVML_SUCCESS;
 }
@@ -158,16 +187,15 @@ NVML_ENTRY(nvmlDeviceOnSameBoard)(nvmlDevice_t device, nvmlDevice_t other, int* 
 NVML_ENTRY(nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned int link, nvmlEnableState_t* state) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(state);
-  if (link >= NVML_NVLINK_MAX_LINKS) return NVML_ERROR_INVALID_ARGUMENT;
-  if (card.is_mig || link >= static_cast<unsigned int>(card.nvlink_links)) return NVML_ERROR_NOT_SUPPORTED;
-  *state = link_is_active(*session(), handle->index, link) ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
+  if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
+  *state = NVML_FEATURE_ENABLED;
   return NVML_SUCCESS;
 }
 
 NVML_ENTRY(nvmlDeviceGetNvLinkVersion)(nvmlDevice_t device, unsigned int link, unsigned int* version) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(version);
-  if (card.is_mig || link >= static_cast<unsigned int>(card.nvlink_links)) return NVML_ERROR_NOT_SUPPORTED;
+  if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
   *version = link_version(card);
   return NVML_SUCCESS;
 }
@@ -175,10 +203,9 @@ NVML_ENTRY(nvmlDeviceGetNvLinkVersion)(nvmlDevice_t device, unsigned int link, u
 NVML_ENTRY(nvmlDeviceGetNvLinkCapability)(nvmlDevice_t device, unsigned int link, nvmlNvLinkCapability_t capability, unsigned int* able) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(able);
-  if (link >= NVML_NVLINK_MAX_LINKS || capability >= NVML_NVLINK_CAP_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
-  if (card.is_mig || link >= static_cast<unsigned int>(card.nvlink_links)) return NVML_ERROR_NOT_SUPPORTED;
-  const bool active = link_is_active(*session(), handle->index, link);
-  *able = capability == NVML_NVLINK_CAP_VALID || (active && (capability == NVML_NVLINK_CAP_P2P_SUPPORTED || capability == NVML_NVLINK_CAP_P2P_ATOMICS));
+  if (capability >= NVML_NVLINK_CAP_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
+  *able = capability == NVML_NVLINK_CAP_VALID || capability == NVML_NVLINK_CAP_P2P_SUPPORTED || capability == NVML_NVLINK_CAP_P2P_ATOMICS;
   return NVML_SUCCESS;
 }
 
@@ -188,7 +215,37 @@ NVML_ENTRY(nvmlDeviceGetNvLinkRemotePciInfo_v2)(nvmlDevice_t device, unsigned in
 NVML_ENTRY(nvmlDeviceGetNvLinkRemoteDeviceType)(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t* type) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(type);
-  if (!link_is_active(*session(), handle->index, link)) return NVML_ERROR_NOT_SUPPORTED;
+  if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
   *type = is_switched(card) ? NVML_NVLINK_DEVICE_TYPE_SWITCH : NVML_NVLINK_DEVICE_TYPE_GPU;
+  return NVML_SUCCESS;
+}
+
+NVML_ENTRY(nvmlDeviceGetGpuFabricInfo)(nvmlDevice_t device, nvmlGpuFabricInfo_t* info) {
+  unsigned char state = 0;
+  const nvmlReturn_t result = give_fabric_state(device, &state);
+  if (result != NVML_SUCCESS) return result;
+  NVML_NOT_NULL(info);
+  *info = {};
+  info->state = state;
+  return NVML_SUCCESS;
+}
+
+NVML_ENTRY(nvmlDeviceGetGpuFabricInfoV)(nvmlDevice_t device, nvmlGpuFabricInfoV_t* info) {
+  unsigned char state = 0;
+  const nvmlReturn_t result = give_fabric_state(device, &state);
+  if (result != NVML_SUCCESS) return result;
+  NVML_NOT_NULL(info);
+  const unsigned int version = info->version;
+  if (version == nvmlGpuFabricInfo_v2) {
+    auto* old = reinterpret_cast<nvmlGpuFabricInfo_v2_t*>(info);
+    *old = {};
+    old->version = version;
+    old->state = state;
+    return NVML_SUCCESS;
+  }
+  if (version != nvmlGpuFabricInfo_v3) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  *info = {};
+  info->version = version;
+  info->state = state;
   return NVML_SUCCESS;
 }

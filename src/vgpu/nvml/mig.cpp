@@ -49,7 +49,7 @@ NVML_ENTRY(nvmlDeviceIsMigDeviceHandle)(nvmlDevice_t device, unsigned int* is_sl
 NVML_ENTRY(nvmlDeviceGetMaxMigDeviceCount)(nvmlDevice_t device, unsigned int* count) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(count);
-  *count = can_slice(card) ? kMostSlices : 0;
+  *count = card.is_mig ? kMostSlices : 0;
   return NVML_SUCCESS;
 }
 

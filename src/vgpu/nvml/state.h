@@ -61,6 +61,10 @@ uint64_t used_bytes(const Session& session, int index);  // by all processes, at
 
 int attribute(const CardDesc& card, int number);  // CUdevice_attribute; 0 if there is none
 
+// The card at rest (activity.cpp).
+inline constexpr unsigned int kRestingCelsius = 30;
+unsigned int least_power_limit(const CardDesc& card);  // milliwatts
+
 enum class Family { kGeforce, kTitan, kWorkstation, kDataCentre };
 Family family_of(const CardDesc& card);
 
