@@ -100,7 +100,8 @@ struct Failure {
   std::optional<uint64_t> free_bytes, capacity_bytes, allocated_bytes, reserved_bytes;
   std::optional<uint64_t> limit_bytes;     // what PyTorch could reserve: the card's end or its cap
   bool limit_is_cap = false;
-  bool limit_is_estimate = false;
+  bool limit_is_estimate = false;          // then limit_bytes is its upper bound, and this its lower one:
+  uint64_t limit_at_least_bytes = 0;
   bool recovered = false;                  // the program went on
   Moment moment;                           // records
   std::vector<SegmentMap> segments;        // records: where everything was, one map per process on the device

@@ -18,13 +18,24 @@ IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
   IterationRange range;
   range.are_steps = true;
   const auto& events = timeline.record().events;
+  std::vector<uint32_t> failures;
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == EventKind::kOom && events[i].process == process) failures.push_back(i);
+  }
+  const auto changes_between = [&](uint32_t first, uint32_t end) {
+    for (uint32_t i = first; i < end && i < events.size(); ++i) {
+      if (events[i].process == process && (events[i].kind == EventKind::kAlloc || events[i].kind == EventKind::kFreeRequested)) return true;
+    }
+    return false;
+  };
   for (const Step& step : timeline.steps()) {
     if (step.process != process || !step.complete) continue;
-    // A step that ended with the error did not complete.
-    bool failed = false;
-    for (uint32_t i = step.first_event; i < step.end_event && i < events.size() && step.number > 0; ++i) {
-      if (events[i].kind == EventKind::kOom && events[i].process == process && i + 2 >= events.size()) failed = true;
-    }
+    // A step that ended with the error did not complete: the failure is its last event, or follows at once.
+    const bool failed = std::any_of(failures.begin(), failures.end(), [&](uint32_t failure) {
+      if (failure < step.first_event) return false;
+      if (failure < step.end_event) return !changes_between(failure + 1, step.end_event);
+      return step.source == StepSource::kOptimizer && failure - step.end_event < 64 && !changes_between(step.end_event, failure);
+    });
     if (!failed) range.iterations.push_back({step.number, step.first_event, step.end_event});
   }
   return range;

@@ -32,10 +32,6 @@ bool stack_has_loss(const Record& record, uint32_t stack) {
   return false;
 }
 
-struct Live {
-  const Allocation* allocation;
-};
-
 void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFacts& facts) {
   Failure& failure = facts.failure;
   const Record& record = timeline.record();
@@ -56,6 +52,7 @@ void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFact
   } else if (failure.free_bytes && *failure.free_bytes >= facts.wanted_bytes + kFreeMarginBytes) {
     // The driver had enough: PyTorch's own cap refused. It lies between what was reserved and what was asked for on top.
     failure.limit_bytes = std::max(reserved_peak, reserved + facts.wanted_bytes - 1);
+    failure.limit_at_least_bytes = reserved_peak;
     failure.limit_is_cap = true;
     failure.limit_is_estimate = true;
   } else if (failure.free_bytes) {
@@ -201,6 +198,7 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
     if (step.end_event <= facts.event) before.push_back(step);
   }
   facts.steps_before = static_cast<uint32_t>(before.size());
+  facts.failure.moment.step = timeline.steps().empty() ? 0 : before.empty() ? 1 : before.back().number + 1;
   if (before.size() < 2) return;
   std::vector<uint64_t> peaks;
   for (const Iteration& step : before) peaks.push_back(timeline.peak_between(facts.failure.device, step.first_event, step.end_event).allocated);

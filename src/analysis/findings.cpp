@@ -1,0 +1,251 @@
+#include "analysis/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "analysis/categories.h"
+#include "analysis/leak.h"
+#include "analysis/oom_cause.h"
+#include "analysis/oom_facts.h"
+
+namespace tonnage::analysis {
+namespace {
+
+using record::Event;
+using record::EventKind;
+using trace::Record;
+
+constexpr size_t kMaxFailures = 20;           // each costs a replay
+constexpr double kUnusedShare = 0.15;         // reserved but unused at the peak: below it, nothing is said
+constexpr uint64_t kUnusedBytes = 256 << 20;
+
+// The failures of the program itself: PyTorch's, and the driver's refusals of processes that do not use PyTorch.
+std::vector<uint32_t> failure_events(const Timeline& timeline) {
+  const Record& record = timeline.record();
+  std::vector<uint32_t> out;
+  for (uint32_t i = 0; i < record.events.size(); ++i) {
+    const Event& event = record.events[i];
+    if (event.kind == EventKind::kOom) out.push_back(i);
+    if (event.kind == EventKind::kDeviceOom) {
+      const auto found = timeline.processes().find({event.process, event.device});
+      if (found == timeline.processes().end() || found->second.reserved == 0) out.push_back(i);
+    }
+  }
+  return out;
+}
+
+// Whether the process went on to allocate after it.
+bool went_on(const Record& record, uint32_t index) {
+  const Event& failed = record.events[index];
+  for (size_t i = index + 1; i < record.events.size(); ++i) {
+    const Event& event = record.events[i];
+    if (event.process == failed.process && (event.kind == EventKind::kAlloc || event.kind == EventKind::kDeviceAlloc)) return true;
+  }
+  return false;
+}
+
+std::string when_text(const Moment& moment) {
+  std::string out;
+  if (moment.step > 0) out += fmt::format(" in step {}", moment.step);
+  if (moment.phase != Phase::kOther) out += fmt::format("{} {}", out.empty() ? " in" : ",", moment.phase == Phase::kOptimizer ? "the optimizer" : std::string("the ") + phase_name(moment.phase) + " pass");
+  return out;
+}
+
+std::string failure_summary(const Failure& failure, const std::vector<Finding>& findings, int index) {
+  const Finding* primary = nullptr;
+  const Finding* cap = nullptr;
+  for (const Finding& finding : findings) {
+    if (finding.failure != index) continue;
+    if (finding.primary) primary = &finding;
+    if (finding.cause == Cause::kMemoryFraction) cap = &finding;
+  }
+  std::string out = fmt::format("Out of memory on GPU {}{}", failure.device, when_text(failure.moment));
+  if (const std::string site = site_text(failure.moment.site); !site.empty()) out += ", at " + site;
+  out += fmt::format(": {} more were asked for", size_text(failure.request_bytes));
+  if (failure.allocated_bytes && failure.reserved_bytes)
+    out += fmt::format(", with {} allocated and {} reserved{}", size_text(*failure.allocated_bytes), size_text(*failure.reserved_bytes),
+                       failure.limit_bytes && !failure.limit_is_cap ? fmt::format(" of {} that PyTorch could get", size_text(*failure.limit_bytes)) : "");
+  out += ". ";
+  if (primary) {
+    out += primary->text;
+    if (!primary->advice.empty()) out += " " + primary->advice.front().text + ".";
+  }
+  if (cap && cap != primary) out += " " + cap->text;
+  return out;
+}
+
+std::string peak_summary(const Report& report) {
+  const DeviceReport* fullest = nullptr;
+  for (const DeviceReport& device : report.devices) {
+    if (device.reserved && (!fullest || device.reserved->bytes > fullest->reserved->bytes)) fullest = &device;
+  }
+  if (!fullest || !fullest->allocated) return "The record holds no allocations of PyTorch's.";
+  std::string out = fmt::format("It did not run out of memory. PyTorch allocated up to {} and reserved {} on GPU {}", size_text(fullest->allocated->bytes), size_text(fullest->reserved->bytes), fullest->index);
+  if (fullest->allocated->moment.step > 0) out += fmt::format("; the peak is in step {}", fullest->allocated->moment.step);
+  if (const std::string site = site_text(fullest->allocated->moment.site); !site.empty()) out += ", at " + site;
+  out += ".";
+  std::vector<BreakdownRow> rows = fullest->allocated->breakdown.rows;
+  std::erase_if(rows, [](const BreakdownRow& row) { return row.category == Category::kCached || row.category == Category::kContext || row.category == Category::kOther; });
+  std::stable_sort(rows.begin(), rows.end(), [](const BreakdownRow& a, const BreakdownRow& b) { return a.bytes > b.bytes; });
+  if (!rows.empty()) {
+    out += " Most of it:";
+    for (size_t i = 0; i < rows.size() && i < 3; ++i) {
+      std::string name = category_name(rows[i].category);
+      std::replace(name.begin(), name.end(), '_', ' ');
+      out += fmt::format("{} {} {}", i == 0 ? "" : ",", name, size_text(rows[i].bytes));
+    }
+    out += ".";
+  }
+  return out;
+}
+
+// Reserved far above allocated at the peak: what it is made of, and what would help.
+void find_unused(const Timeline& timeline, const Report& report, Explanation& out) {
+  for (const DeviceReport& device : report.devices) {
+    if (!device.reserved || !device.allocated) continue;
+    if (std::any_of(out.findings.begin(), out.findings.end(), [&](const Finding& finding) { return finding.device == device.index && finding.cause == Cause::kFragmentation; })) continue;
+    const Moment& moment = device.reserved->moment;
+    const uint64_t reserved = device.reserved->bytes, allocated_peak = device.allocated->bytes;
+    if (reserved < allocated_peak + kUnusedBytes || static_cast<double>(reserved - allocated_peak) < kUnusedShare * static_cast<double>(reserved)) continue;
+    const SegmentMap map = segment_map_at(timeline, device.index, static_cast<uint32_t>(moment.process), moment.event);
+    const Fragmentation parts = measure_fragmentation(map);
+    Finding finding;
+    finding.kind = FindingKind::kFragmentation;
+    finding.cause = Cause::kReservedUnused;
+    finding.device = device.index;
+    finding.bytes = reserved - allocated_peak;
+    finding.confidence = 0.9;
+    finding.title = "PyTorch reserves far more than it ever allocates";
+    finding.text = fmt::format("The reserved peak of {} is {} above the allocated peak of {}. When it was reached, {} were free in whole segments and {} in pieces of {} segments that were in use.",
+                               size_text(reserved), size_text(finding.bytes), size_text(allocated_peak), size_text(parts.cached), size_text(parts.pinned), parts.pinned_segments);
+    Evidence evidence;
+    evidence.text = fmt::format("reserved {} = requested {} + rounding {} + waiting for streams {} + free segments {} + free pieces {}", size_text(parts.reserved), size_text(parts.requested), size_text(parts.rounding),
+                                size_text(parts.pending), size_text(parts.cached), size_text(parts.pinned));
+    evidence.bytes = finding.bytes;
+    evidence.events.push_back(moment.event);
+    evidence.site = moment.site;
+    finding.evidence.push_back(std::move(evidence));
+    if (!timeline.record().settings.expandable_segments) {
+      finding.advice.push_back({fmt::format("Expandable segments keep reserved close to allocated where sizes change; at best {} less", size_text(finding.bytes)), finding.bytes, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"});
+    } else {
+      finding.advice.push_back({"Expandable segments are on already; the rest is kept for reuse and given back before an out-of-memory error", std::nullopt, ""});
+    }
+    if (timeline.record().settings.max_split_size_bytes != UINT64_MAX)
+      finding.advice.push_back({fmt::format("max_split_size of {} is set: blocks above it are never split and only serve requests of nearly their size; try without it", size_text(timeline.record().settings.max_split_size_bytes)), std::nullopt, ""});
+    out.findings.push_back(std::move(finding));
+  }
+}
+
+void find_leaks(const Timeline& timeline, const Report& report, const ExplainOptions& options, Explanation& out) {
+  for (const auto& [key, peak] : timeline.processes()) {
+    const auto [process, device] = key;
+    if (peak.reserved == 0) continue;
+    const GrowthReport growth = find_growth(timeline, device, process);
+    for (const Growth& line : growth.growth) {
+      Finding finding = growth_finding(line, growth, timeline);
+      finding.device = device;
+      std::optional<uint64_t> limit = options.memory_bytes;
+      for (const DeviceReport& entry : report.devices) {
+        if (entry.index == device && entry.total_bytes && !limit) limit = *entry.total_bytes - std::min(*entry.total_bytes, entry.context_bytes);
+      }
+      const char* unit = growth.are_steps ? "step" : "iteration";
+      if (limit && growth.bytes_per_iteration > 0) {
+        const uint64_t left = *limit > growth.last_peak_bytes ? *limit - growth.last_peak_bytes : 0;
+        finding.fails_at_step = growth.last_number + left / growth.bytes_per_iteration + 1;
+        finding.text += fmt::format(" At this rate {} {} will fail on {}.", unit, *finding.fails_at_step, size_text(*limit));
+      }
+      out.findings.push_back(std::move(finding));
+    }
+  }
+}
+
+void name_limits(const Record& record, const Report& report, Explanation& out) {
+  if (record.kind == Record::Kind::kSnapshot) {
+    out.limits.push_back("A PyTorch snapshot shows PyTorch's allocator only: contexts, NCCL, other libraries and other processes are not in it.");
+    if (record.events.empty()) out.limits.push_back("There is no history, only the state when the snapshot was taken: peaks, growth and causes need _record_memory_history().");
+  }
+  uint64_t live = 0, unknown = 0;
+  for (const DeviceReport& device : report.devices) {
+    if (!device.allocated) continue;
+    for (const BreakdownRow& row : device.allocated->breakdown.rows) {
+      if (row.category == Category::kCached) continue;
+      live += row.bytes;
+      if (row.category == Category::kUnknown) unknown += row.bytes;
+    }
+  }
+  if (live > 0 && unknown * 10 > live) out.limits.push_back(fmt::format("What {} of the {} at the peak are for could not be told.", size_text(unknown), size_text(live)));
+  for (const Finding& finding : out.findings) {
+    if (finding.bytes_per_step) {
+      out.limits.push_back("Which variable keeps the memory alive is not recorded: the line that made it is.");
+      break;
+    }
+  }
+  if (record.history_truncated) out.limits.push_back("The history begins in the middle: what was allocated before has no line, and an earlier peak is not seen.");
+}
+
+int importance(const Finding& finding) {
+  if (finding.primary) return 0;
+  if (finding.failure >= 0) return 1;
+  if (finding.kind == FindingKind::kLeak) return 2;
+  return 3;
+}
+
+}  // namespace
+
+Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& options) {
+  Explanation out;
+  out.source = record->source;
+  out.kind = record->kind == Record::Kind::kSnapshot ? Explanation::Kind::kSnapshot : Explanation::Kind::kRecord;
+  out.notes = record->notes;
+  auto timeline = std::make_shared<Timeline>(*record);
+  infer_categories(*timeline);
+  auto report = std::make_shared<Report>(make_report(*timeline));
+  out.record = record;
+  out.timeline = timeline;
+  out.report = report;
+
+  std::vector<uint32_t> failures = failure_events(*timeline);
+  if (failures.size() > kMaxFailures) {
+    out.notes.push_back(fmt::format("{} failures; the last {} are explained", failures.size(), kMaxFailures));
+    failures.erase(failures.begin(), failures.end() - kMaxFailures);
+  }
+  for (const uint32_t event : failures) {
+    OomFacts facts = collect_oom_facts(*timeline, event, options);
+    facts.failure.recovered = went_on(*record, event);
+    const int index = static_cast<int>(out.failures.size());
+    for (Finding& finding : diagnose(facts, *timeline)) {
+      finding.failure = index;
+      out.findings.push_back(std::move(finding));
+    }
+    out.failures.push_back(std::move(facts.failure));
+  }
+  const bool failed = !out.failures.empty() && !out.failures.back().recovered;
+  if (!failed) find_leaks(*timeline, *report, options, out);
+  find_unused(*timeline, *report, out);
+  std::stable_sort(out.findings.begin(), out.findings.end(), [](const Finding& a, const Finding& b) {
+    // The last failure is the one that ended the program.
+    if (importance(a) != importance(b)) return importance(a) < importance(b);
+    if (a.failure != b.failure) return a.failure > b.failure;
+    return importance(a) >= 2 && a.bytes > b.bytes;
+  });
+
+  if (!out.failures.empty()) {
+    const int last = static_cast<int>(out.failures.size()) - 1;
+    out.summary = failure_summary(out.failures.back(), out.findings, last);
+    if (out.failures.back().recovered) out.summary += " The program went on afterwards.";
+    if (last > 0) out.summary += fmt::format(" ({} earlier failures are listed below.)", last);
+  } else {
+    out.summary = peak_summary(*report);
+    for (const Finding& finding : out.findings) {
+      if (finding.kind != FindingKind::kLeak && finding.kind != FindingKind::kFragmentation) continue;
+      out.summary += " " + finding.text;
+      if (!finding.advice.empty()) out.summary += " " + finding.advice.front().text + ".";
+      break;
+    }
+  }
+  name_limits(*record, *report, out);
+  return out;
+}
+
+}  // namespace tonnage::analysis
