@@ -132,7 +132,7 @@ void read_mig(const Json& list, Card* card, JsonProblem* problem) {
     profile.sms = static_cast<int>(reader.integer("sms", 1, std::max(1, card->sms)));
     profile.max_instances = static_cast<int>(reader.integer("max_instances", 1, 8));
     profile.copy_engines = static_cast<int>(reader.integer("copy_engines", 1, 16));
-    profile.total_bytes = reader.integer("total_bytes", 1 << 20, std::max<int64_t>(card->total_bytes, 1 << 20));
+    profile.total_bytes = reader.integer("total_bytes", 1 << 20, std::max<int64_t>(card->nvml_total_bytes, 1 << 20));
     reader.no_other_keys();
     card->mig.push_back(std::move(profile));
   }

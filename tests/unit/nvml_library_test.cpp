@@ -289,7 +289,17 @@ TEST(NvmlLibrary, KnowsItsLinks) {
       EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(0), link, &state), NVML_SUCCESS) << link;
       EXPECT_EQ(state, NVML_FEATURE_ENABLED);
     }
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(0), 18, &state), NVML_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(2), 0, &state), NVML_ERROR_NOT_SUPPORTED);
+    nvmlPciInfo_t remote;
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(0), 3, &remote), NVML_SUCCESS);
+    EXPECT_STREQ(remote.busId, "FFFFFFFF:FF:FF.0");
+    nvmlGpuFabricInfoV_t fabric{};
+    EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(0), &fabric), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    fabric.version = nvmlGpuFabricInfo_v3;
+    EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(0), &fabric), NVML_SUCCESS);
+    EXPECT_EQ(fabric.state, NVML_GPU_FABRIC_STATE_COMPLETED);
+    EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(2), &fabric), NVML_ERROR_NOT_SUPPORTED);
     nvmlGpuP2PStatus_t status;
     EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(0), device_at(1), NVML_P2P_CAPS_INDEX_NVLINK, &status), NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_OK);
@@ -297,11 +307,11 @@ TEST(NvmlLibrary, KnowsItsLinks) {
     EXPECT_EQ(status, NVML_P2P_STATUS_NOT_SUPPORTED);
     nvmlFieldValue_t fields[3] = {};
     fields[0].fieldId = NVML_FI_DEV_NVLINK_LINK_COUNT;
-    fields[1].fieldId = NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON;
+    fields[1].fieldId = NVML_FI_DEV_NVLINK_GET_SPEED;
     fields[2].fieldId = 9999;
     EXPECT_EQ(NVML(nvmlDeviceGetFieldValues)(device_at(0), 3, fields), NVML_SUCCESS);
     EXPECT_EQ(fields[0].value.uiVal, 18u);
-    EXPECT_EQ(fields[1].value.uiVal, 25000u);
+    EXPECT_EQ(fields[1].value.uiVal, 26562u);
     EXPECT_EQ(fields[2].nvmlReturn, NVML_ERROR_NOT_SUPPORTED);
     unsigned int generation = 0;
     unsigned int lanes = 0;
@@ -309,6 +319,39 @@ TEST(NvmlLibrary, KnowsItsLinks) {
     EXPECT_EQ(NVML(nvmlDeviceGetMaxPcieLinkWidth)(device_at(2), &lanes), NVML_SUCCESS);
     EXPECT_EQ(generation, 4u);
     EXPECT_EQ(lanes, 16u);
+  });
+}
+
+TEST(NvmlLibrary, ACardAloneHasNoLinks) {
+  in_child([] {
+    FakeSession session({"h200"});
+    session.write();
+    ASSERT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
+    nvmlEnableState_t state;
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(0), 0, &state), NVML_ERROR_NOT_SUPPORTED);
+    nvmlFieldValue_t field = {};
+    field.fieldId = NVML_FI_DEV_NVLINK_LINK_COUNT;
+    EXPECT_EQ(NVML(nvmlDeviceGetFieldValues)(device_at(0), 1, &field), NVML_SUCCESS);
+    EXPECT_EQ(field.nvmlReturn, NVML_ERROR_NOT_SUPPORTED);
+  });
+}
+
+TEST(NvmlLibrary, BridgedNeighboursReachEachOther) {
+  in_child([] {
+    FakeSession session({"rtx a6000", "rtx a6000", "rtx a6000"});
+    session.write();
+    ASSERT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
+    nvmlPciInfo_t remote;
+    nvmlPciInfo_t own;
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(1), 0, &remote), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetPciInfo_v3)(device_at(0), &own), NVML_SUCCESS);
+    EXPECT_STREQ(remote.busId, own.busId);
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(2), 0, &remote), NVML_ERROR_NOT_SUPPORTED);
+    nvmlGpuP2PStatus_t status;
+    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(1), device_at(2), NVML_P2P_CAPS_INDEX_READ, &status), NVML_SUCCESS);
+    EXPECT_EQ(status, NVML_P2P_STATUS_OK);  // over PCIe
+    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(1), device_at(2), NVML_P2P_CAPS_INDEX_NVLINK, &status), NVML_SUCCESS);
+    EXPECT_EQ(status, NVML_P2P_STATUS_NOT_SUPPORTED);
   });
 }
 
