@@ -212,7 +212,9 @@ class Inference {
     if (facts(a).only_user && outlived_optimizer && any_between(forward_, a.process, a.alloc_event, a.free_event) &&
         any_between(backward_, a.process, a.alloc_event, a.free_event))
       return {Category::kInput, 50};
-    if (same_phase) return {Category::kTemporary, 70};
+    // Outside the passes a phase may last for the whole program: only what was gone at once is scratch.
+    constexpr uint32_t kAtOnceEvents = 32;
+    if (same_phase && a.free_event - a.alloc_event <= kAtOnceEvents) return {Category::kTemporary, 60};
     return {};
   }
 

@@ -236,7 +236,7 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
       live.name = record.string(a.name);
       const Event none;
       const Event& made = a.before_history ? none : event_of(a.alloc_event);
-      live.site = timeline.stacks().site(a.stack, made.op, made.module);
+      live.site = a.before_history ? timeline.stacks().site(a.stack, record::kNoId, record::kNoId) : timeline.stacks().site(made);
       born = a.alloc_event;
       process = a.process;
     } else {

@@ -163,6 +163,9 @@ Site Stacks::site(uint32_t stack, uint32_t op, uint32_t module) const {
   return {line(stack), user_line(stack), record_.string(op), record_.string(module)};
 }
 
-Site Stacks::site(const record::Event& event) const { return site(event.stack, event.op, event.module); }
+Site Stacks::site(const record::Event& event) const {
+  // The optimizer works on no module; what the thread remembers is the last one that ran.
+  return site(event.stack, event.op, event.phase == Phase::kOptimizer ? record::kNoId : event.module);
+}
 
 }  // namespace tonnage::analysis

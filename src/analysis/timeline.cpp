@@ -26,6 +26,7 @@ struct Timeline::Builder {
     explicit Scope(const trace::AllocatorSettings& settings) : tracker(settings) {}
     BlockTracker tracker;
     std::unordered_map<uint64_t, uint32_t> device_live;  // address -> index into device_allocations_
+    uint64_t out_of_memory = 0;  // PyTorch's errors
     uint64_t context = 0;
     uint64_t device_bytes = 0;  // all that the process holds on the device, context included
     ProcessPeak peak;
@@ -269,6 +270,7 @@ struct Timeline::Builder {
         case EventKind::kHostAlloc:
         case EventKind::kHostFree: host_event(event); break;
         case EventKind::kLabel: label(event); break;
+        case EventKind::kOom: ++scope(event.process, event.device).out_of_memory; break;
         case EventKind::kCounter: counter(event, i); break;
         case EventKind::kProcessEnd: process_end(event.process, i); break;
         default: break;
@@ -301,6 +303,7 @@ struct Timeline::Builder {
     if (name == "active_bytes.all.peak") sample.ours = s.peak.active;
     if (name == "requested_bytes.all.current") sample.ours = s.tracker.requested_bytes();
     if (name == "requested_bytes.all.peak") sample.ours = s.peak.requested;
+    if (name == "num_ooms") sample.ours = s.out_of_memory;
     out.counters_.push_back(sample);
   }
 

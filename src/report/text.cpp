@@ -359,21 +359,23 @@ class Writer {
   void write_counters(const DeviceReport& device) {
     for (const analysis::CounterCheck& check : device.counters) {
       if (check.equal()) continue;
-      wrap(fmt::format("PyTorch counted {} = {} B, Tonnage {} B: a difference of {} B", style_.safe(check.name), check.theirs,
-                       *check.ours, static_cast<int64_t>(check.theirs - *check.ours)),
-           Color::kYellow, 4, "  ! ");
+      std::string text = fmt::format("PyTorch counted {} = {} B, Tonnage {} B: a difference of {} B", style_.safe(check.name), check.theirs,
+                                     *check.ours, static_cast<int64_t>(check.theirs - *check.ours));
+      if (check.name.ends_with(".peak") && check.theirs < *check.ours) text += " (a program that resets its peak counters sees less)";
+      wrap(text, Color::kYellow, 4, "  ! ");
     }
   }
 
   void write_processes() {
-    if (report_.processes.size() < 2 && !report_.launches && report_.host_pinned_peak_bytes == 0) return;
+    constexpr uint64_t kWorthSaying = 1 << 20;
     std::string text;
-    if (!report_.processes.empty()) text = plural(report_.processes.size(), "process", "processes");
-    if (report_.launches) text += (text.empty() ? "" : std::string(style_.dot())) + plural(*report_.launches, "kernel launch", "kernel launches");
-    if (report_.host_pinned_peak_bytes > 0)
-      text += (text.empty() ? "" : std::string(style_.dot())) + format_bytes(report_.host_pinned_peak_bytes) + " pinned host memory at most";
-    if (!report_.torch_version.empty()) text += std::string(style_.dot()) + "PyTorch " + style_.safe(report_.torch_version);
-    if (!report_.alloc_conf.empty()) text += std::string(style_.dot()) + style_.safe(report_.alloc_conf);
+    auto add = [&](const std::string& part) { text += (text.empty() ? "" : std::string(style_.dot())) + part; };
+    if (report_.processes.size() > 1) add(plural(report_.processes.size(), "process", "processes"));
+    if (report_.launches) add(plural(*report_.launches, "kernel launch", "kernel launches"));
+    if (report_.host_pinned_peak_bytes >= kWorthSaying) add(format_bytes(report_.host_pinned_peak_bytes) + " pinned host memory at most");
+    if (!report_.torch_version.empty()) add("PyTorch " + style_.safe(report_.torch_version));
+    if (!report_.alloc_conf.empty()) add(style_.safe(report_.alloc_conf));
+    if (text.empty()) return;
     line();
     wrap(text, Color::kDim);
     if (report_.processes.size() < 2) return;
