@@ -9,7 +9,21 @@
 namespace tonnage::vgpu {
 namespace {
 
-thread_local std::vector<Context*> t_stack;
+// A thread's stack of contexts. Without a destructor: libraries still call in from their own exit handlers, after the main
+// thread's destructors have run. Deeper than this nobody nests.
+struct ContextStack {
+  static constexpr int kDepth = 256;
+  Context* entries[kDepth];
+  int size;
+  bool empty() const { return size == 0; }
+  Context* back() const { return entries[size - 1]; }
+  void pop_back() { size--; }
+  void push_back(Context* context) {
+    if (size == kDepth) size--;  // the top is replaced rather than anything overwritten
+    entries[size++] = context;
+  }
+};
+thread_local ContextStack t_stack;
 
 // Flags a context may be made with.
 constexpr unsigned kKnownFlags = 0xff;

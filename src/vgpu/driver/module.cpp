@@ -71,7 +71,9 @@ Module* to_module(const void* handle) {
 }
 Function* to_function(const void* handle) {
   auto* function = static_cast<Function*>(const_cast<void*>(handle));
-  return function && function->magic == kFunctionMagic ? function : nullptr;
+  if (!function) return nullptr;
+  if (function->magic == kFunctionNodeMagic) function = static_cast<const FunctionNode*>(handle)->function;
+  return function->magic == kFunctionMagic ? function : nullptr;
 }
 
 CUresult load_module(const void* data, CUmodule* out) {

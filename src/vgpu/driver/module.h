@@ -14,7 +14,7 @@
 
 namespace tonnage::vgpu {
 
-inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656;
+inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656, kFunctionNodeMagic = 0x646f4e56;
 
 // A kernel of a module. One object serves as CUfunction and as CUkernel: a launch takes either.
 struct Function {
@@ -30,6 +30,15 @@ struct Function {
   unsigned shared_size = 0;
 };
 
+// A kernel as the visitors of the private module table get it. They also look at, and write into, the object behind the handle
+// (a real driver's is some kilobytes long), so they get one with room of its own instead of a Function.
+struct FunctionNode {
+  uint32_t magic = kFunctionNodeMagic;
+  uint32_t unused = 0;
+  unsigned char theirs[8192] = {};
+  Function* function = nullptr;
+};
+
 // A loaded image: CUmodule and CUlibrary alike (a library's modules are made from it on demand; here they are one).
 struct Module {
   uint32_t magic = kModuleMagic;
@@ -40,6 +49,7 @@ struct Module {
   bool is_library = false;
   std::mutex mutex;
   std::unordered_map<std::string, std::unique_ptr<Function>> functions;
+  std::unordered_map<Function*, std::unique_ptr<FunctionNode>> nodes;
   struct Variable {
     CUdeviceptr address = 0;
     size_t bytes = 0;

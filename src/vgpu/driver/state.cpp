@@ -206,8 +206,9 @@ Stream* to_stream(CUstream handle, Context* context) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return context ? &context->legacy_stream : nullptr;
   if (handle == CU_STREAM_PER_THREAD) {
     // One per thread and context; kept for the life of the thread's context.
-    thread_local std::unordered_map<Context*, Stream*> own;
-    Stream*& stream = own[context];
+    // (Without a destructor, as all of a thread's state here: exit handlers of other libraries still use it.)
+    thread_local auto* own = new std::unordered_map<Context*, Stream*>;
+    Stream*& stream = (*own)[context];
     if (!stream) {
       stream = new Stream;
       stream->context = context;

@@ -187,7 +187,7 @@ struct Parser {
       const bool kernel = is_kernel(i);
       if (!kernel && !is_variable(i)) continue;
       const std::string_view text = symbol_names.text(symbols[i].st_name);
-      std::copy(text.begin(), text.end(), end);
+      text.copy(end, text.size());
       const std::string_view name(end, text.size());
       end += text.size();
       const uint32_t section = section_of(i);

@@ -109,11 +109,37 @@ CUresult context_check(CUcontext, unsigned* state, const void** detail) {
 }
 unsigned context_check_3() { return 0; }
 
+// Kernels of a module, one call of `visit` each: how cuFFT finds the kernel in a module that it has loaded. Answers whether there
+// were any.
+using VisitFunction = void (*)(void* data, FunctionNode* function, CUmodule module);
+unsigned visit_functions(CUcontext, CUmodule handle, VisitFunction visit, void* data) {
+  Module* module = to_module(handle);
+  if (!module || !module->image || !visit) return 0;
+  unsigned found = 0;
+  for (const image::KernelInfo& info : module->image->kernels()) {
+    Function* function = nullptr;
+    if (find_kernel(module, std::string(info.name).c_str(), &function) != CUDA_SUCCESS) continue;
+    FunctionNode* node = nullptr;
+    {
+      std::lock_guard lock(module->mutex);
+      auto& entry = module->nodes[function];
+      if (!entry) {
+        entry = std::make_unique<FunctionNode>();
+        entry->function = function;
+      }
+      node = entry.get();
+    }
+    visit(data, node, handle);
+    found = 1;
+  }
+  return found;
+}
+
 // The check of the driver ------------------------------------------------------------------------------------------------
 
 // The tables, sized as a driver 580 has them (slots, the size word included).
 Slot g_runtime[14], g_tls[4], g_tools[8], g_storage[4], g_context_bypass[2], g_heap[3], g_device_ext[64], g_integrity[3],
-    g_context_checks[16], g_table_93[96], g_hybrid[3], g_unknown[64];
+    g_context_checks[16], g_table_93[96], g_hybrid[3], g_tools_module[64], g_unknown[64];
 
 CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t result[2]) {
   if (version % 10 < 2) {  // two fixed answers for old runtimes
@@ -203,6 +229,9 @@ void make_tables() {
   fill<10>(g_table_93, 93);
   g_hybrid[1] = g_hybrid[2] = slot(not_supported);
   fill<11>(g_hybrid, 3);
+  for (Slot& entry : g_tools_module) entry = slot(not_supported);
+  g_tools_module[0] = reinterpret_cast<Slot>(sizeof g_tools_module);
+  g_tools_module[7] = slot(visit_functions);
   for (Slot& entry : g_unknown) entry = slot(not_supported);
   g_unknown[0] = reinterpret_cast<Slot>(sizeof g_unknown);
 }
@@ -222,6 +251,7 @@ const TableId kTables[] = {
     {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2}, g_integrity},
     {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e}, g_context_checks},
     {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2}, g_table_93},
+    {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e}, g_tools_module},
     {{0xdd, 0x9e, 0x98, 0xa4, 0xf4, 0x10, 0x48, 0x44, 0x99, 0xb0, 0xe2, 0xae, 0xb7, 0xb4, 0x32, 0xb5}, g_hybrid},
 };
 
