@@ -22,7 +22,11 @@ Registry& registry() {
 }
 
 thread_local int t_depth = 0;
-thread_local std::vector<UserObject*> t_dying;
+// Without a destructor: exit handlers of other libraries still drop graphs.
+std::vector<UserObject*>& dying_objects() {
+  thread_local auto* objects = new std::vector<UserObject*>;
+  return *objects;
+}
 
 }  // namespace
 
@@ -33,7 +37,7 @@ GraphLock::GraphLock() {
 
 GraphLock::~GraphLock() {
   std::vector<UserObject*> dying;
-  if (--t_depth == 0) dying.swap(t_dying);
+  if (--t_depth == 0) dying.swap(dying_objects());
   registry().mutex.unlock();
   for (UserObject* object : dying) {
     if (object->destroy) object->destroy(object->pointer);
@@ -252,7 +256,7 @@ void release(UserObject* object, uint64_t count) {
   object->references -= std::min(count, object->references);
   if (object->references > 0) return;
   registry().user_objects.erase(object);
-  t_dying.push_back(object);
+  dying_objects().push_back(object);
 }
 
 }  // namespace tonnage::vgpu
