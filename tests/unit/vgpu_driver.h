@@ -106,6 +106,13 @@ F function(const char* name) {
 // Card memory in use by this session on a device.
 inline uint64_t used(int device = 0) { return session()->accounts[device].used_bytes.load(); }
 
+// This process's part of it.
+inline uint64_t used_here(int device = 0) {
+  for (const ProcessAccount& process : session()->processes)
+    if (process.pid.load() == getpid()) return process.used_bytes[device].load();
+  return 0;
+}
+
 // A current primary context on device 0 for each test.
 class DriverTest : public testing::Test {
  protected:

@@ -54,14 +54,46 @@ TEST_F(PoolTest, TakesWholeChunksAndSharesThem) {
   EXPECT_NE(a, b);
   EXPECT_EQ(0u, a % 512);
   EXPECT_EQ(0u, b % 512);
-  const CUdeviceptr big = allocate(40 * kMiB);
-  EXPECT_EQ(96 * kMiB, used() - before_);
   release(a);
   release(b);
-  release(big);
   EXPECT_EQ(0u, attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
   CU_OK(CU(cuMemPoolDestroy)(pool_));
   EXPECT_EQ(before_, used());
+}
+
+// The sequence and every figure as an H200 (driver 580) answered (tools/device, section memory).
+TEST_F(PoolTest, GrowsAsAnH200) {
+  const CUdeviceptr first = allocate(kMiB);
+  const struct { uint64_t bytes, reserved; } steps[] = {{kMiB, 32}, {16 * kMiB, 32}, {20 * kMiB, 32}, {33 * kMiB, 64}, {100 * kMiB, 128}, {kMiB * 3 / 2, 128}};
+  for (const auto& step : steps) {
+    const CUdeviceptr next = allocate(step.bytes);
+    EXPECT_EQ(first + kMiB, next);  // blocks lie across chunks
+    EXPECT_EQ(step.reserved * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+    EXPECT_EQ(kMiB + step.bytes, attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
+    release(next);
+    EXPECT_EQ(step.reserved * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+  }
+  CU_OK(CU(cuStreamSynchronize)(stream_));
+  EXPECT_EQ(32 * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+  CU_OK(CU(cuMemPoolTrimTo)(pool_, 0));
+  EXPECT_EQ(32 * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+  release(first);
+  CU_OK(CU(cuStreamSynchronize)(stream_));
+  cuuint64_t threshold = ~0ull;
+  CU_OK(CU(cuMemPoolSetAttribute)(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  CUdeviceptr blocks[5];
+  uint64_t reserved = 0;
+  const uint64_t grown[] = {64, 32, 32, 32, 64};
+  for (int i = 0; i < 5; i++) {
+    blocks[i] = allocate(40 * kMiB);
+    EXPECT_EQ(reserved + grown[i] * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)) << i;
+    reserved += grown[i] * kMiB;
+  }
+  for (CUdeviceptr block : blocks) release(block);
+  CU_OK(CU(cuStreamSynchronize)(stream_));
+  EXPECT_EQ(224 * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+  CU_OK(CU(cuMemPoolTrimTo)(pool_, 50 * kMiB));
+  EXPECT_EQ(64 * kMiB, attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
 }
 
 TEST_F(PoolTest, FreedMemoryIsUsedAgain) {
@@ -170,7 +202,10 @@ TEST_F(PoolTest, ContentDiesWithTheBlock) {
 TEST_F(PoolTest, RefusesNonsense) {
   CUdeviceptr address = 0;
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemAllocAsync)(nullptr, 1, stream_));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemAllocAsync)(&address, 0, stream_));
+  address = 1;
+  CU_OK(CU(cuMemAllocAsync)(&address, 0, stream_));
+  EXPECT_EQ(0u, address);
+  CU_OK(CU(cuMemFreeAsync)(0, stream_));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemFreeAsync)(12345, stream_));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemFreeAsync)(allocate(4096) + 512, stream_));
   CUmemPoolProps props = {};

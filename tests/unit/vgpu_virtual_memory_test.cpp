@@ -1,4 +1,6 @@
 // Virtual memory management: reservations, physical memory, mappings and their order.
+#include <vector>
+
 #include "vgpu_driver.h"
 
 namespace tonnage::vgpu::test {
@@ -45,12 +47,14 @@ TEST_F(VirtualMemoryTest, MemoryIsTakenWhenItIsMadeAndGivenBackWithItsLastUse) {
 }
 
 TEST_F(VirtualMemoryTest, TheCardFillsUp) {
+  CU_OK(CU(cuCtxSynchronize)());  // pools give back what other tests left in them
+  const uint64_t before = used_here();
   CUmemGenericAllocationHandle handle = 0;
   CU_FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemCreate)(&handle, kCardBytes, &prop_, 0));
   const CUmemGenericAllocationHandle most = create(3 * kGiB);
   CU_FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemCreate)(&handle, kGiB, &prop_, 0));
   CU_OK(CU(cuMemRelease)(most));
-  EXPECT_EQ(before_, used());
+  EXPECT_EQ(before, used_here());
 }
 
 TEST_F(VirtualMemoryTest, GranularityRulesSizes) {
@@ -75,13 +79,15 @@ TEST_F(VirtualMemoryTest, MappingsDoNotOverlapAndAreTakenDownWhole) {
   const CUmemGenericAllocationHandle a = create(4 * kMiB), b = create(4 * kMiB);
   CU_OK(CU(cuMemMap)(address, 4 * kMiB, 0, a, 0));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(address + 2 * kMiB, 4 * kMiB, 0, b, 0));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(address + 4 * kMiB, 8 * kMiB, 0, b, 0));  // larger than the memory
+  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemMap)(address + 4 * kMiB, 8 * kMiB, 0, b, 0));  // larger than the memory
+  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemMap)(address + 4 * kMiB, 2 * kMiB, 0, b, 0));  // a part of it
+  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemMap)(address + 4 * kMiB, 4 * kMiB, 2 * kMiB, b, 0));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(address + 30 * kMiB, 4 * kMiB, 0, b, 0));  // past the reservation
   CU_OK(CU(cuMemMap)(address + 4 * kMiB, 4 * kMiB, 0, b, 0));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemUnmap)(address, 2 * kMiB));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemUnmap)(address, 10 * kMiB));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemUnmap)(address + 2 * kMiB, 6 * kMiB));
+  CU_OK(CU(cuMemUnmap)(address, 10 * kMiB));  // what is not mapped does not matter
   CU_OK(CU(cuMemUnmap)(address, 8 * kMiB));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemUnmap)(address, 8 * kMiB));
   CU_OK(CU(cuMemRelease)(a));
   CU_OK(CU(cuMemRelease)(b));
   CU_OK(CU(cuMemAddressFree)(address, 32 * kMiB));
@@ -131,12 +137,18 @@ TEST_F(VirtualMemoryTest, ContentDiesWithTheMapping) {
   EXPECT_EQ(before_, used());
 }
 
-TEST_F(VirtualMemoryTest, AFreedReservationIsTheNextOfItsSize) {
-  const CUdeviceptr first = reserve(96 * kMiB);
-  CU_OK(CU(cuMemAddressFree)(first, 96 * kMiB));
-  EXPECT_EQ(first, reserve(96 * kMiB));
-  const CUdeviceptr second = reserve(96 * kMiB);
-  EXPECT_EQ(first - 96 * kMiB, second);  // downwards
+TEST_F(VirtualMemoryTest, ReservationsKeepApartFromEachOtherAndFromAllocations) {
+  CUdeviceptr plain = 0;
+  CU_OK(CU(cuMemAlloc_v2)(&plain, 8 * kMiB));
+  const uint64_t size = 96 * kMiB;
+  std::vector<CUdeviceptr> starts;
+  for (int i = 0; i < 8; i++) starts.push_back(reserve(size));
+  for (size_t i = 0; i < starts.size(); i++) {
+    EXPECT_TRUE(starts[i] + size <= plain || starts[i] >= plain + 8 * kMiB);
+    for (size_t j = 0; j < i; j++) EXPECT_TRUE(starts[i] + size <= starts[j] || starts[i] >= starts[j] + size);
+  }
+  for (CUdeviceptr start : starts) CU_OK(CU(cuMemAddressFree)(start, size));
+  CU_OK(CU(cuMemFree_v2)(plain));
 }
 
 TEST_F(VirtualMemoryTest, OnlyWhatWasAskedForCanBeExported) {

@@ -13,6 +13,7 @@ namespace {
 
 // A block that small arrays share.
 struct SharedGranule {
+  uint64_t start = 0;
   Device* device = nullptr;
   unsigned element = 0;
   std::map<uint64_t, uint64_t> free;  // address, bytes: merged
@@ -20,7 +21,7 @@ struct SharedGranule {
 
 struct Table {
   std::mutex mutex;  // before memory_mutex
-  std::map<uint64_t, SharedGranule> granules;
+  std::vector<SharedGranule> granules;  // oldest first
   std::unordered_map<const void*, std::unique_ptr<Array>> arrays;
   std::unordered_map<const void*, std::unique_ptr<MipmappedArray>> mipmapped;
 };
@@ -75,7 +76,7 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
     return result;
   }
   auto& granules = table().granules;
-  for (auto& [start, granule] : granules) {
+  for (SharedGranule& granule : granules) {
     if (granule.device != context->device || granule.element != element) continue;
     for (auto it = granule.free.begin(); it != granule.free.end(); ++it) {
       if (it->second < bytes) continue;
@@ -89,7 +90,8 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
   // Not the context's: arrays of others may share it.
   const CUresult result = allocate_device_memory(context->device, nullptr, kGranule, record::DeviceMemoryKind::kArray, &address);
   if (result != CUDA_SUCCESS) return result;
-  SharedGranule& granule = granules[address];
+  SharedGranule& granule = granules.emplace_back();
+  granule.start = address;
   granule.device = context->device;
   granule.element = element;
   if (bytes < kGranule) granule.free[address + bytes] = kGranule - bytes;
@@ -100,13 +102,15 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
 void give_memory(uint64_t address, uint64_t bytes) {
   if (!address) return;
   auto& granules = table().granules;
-  auto it = granules.upper_bound(address);
-  if (it == granules.begin() || address >= (--it)->first + kGranule) {
+  const auto it = std::find_if(granules.begin(), granules.end(), [address](const SharedGranule& granule) {
+    return address >= granule.start && address < granule.start + kGranule;
+  });
+  if (it == granules.end()) {
     free_device_memory(address);
     return;
   }
   driver()->content.forget(address, bytes);
-  auto& free = it->second.free;
+  auto& free = it->free;
   auto next = free.lower_bound(address);
   if (next != free.end() && next->first == address + bytes) {
     bytes += next->second;
@@ -120,7 +124,7 @@ void give_memory(uint64_t address, uint64_t bytes) {
     free[address] = bytes;
   }
   if (bytes < kGranule) return;
-  const uint64_t start = it->first;
+  const uint64_t start = it->start;
   granules.erase(it);
   free_device_memory(start);
 }
