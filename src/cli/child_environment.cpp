@@ -28,6 +28,11 @@ std::vector<fs::path> split_list(std::string_view list) {
   return out;
 }
 
+bool same_folder(const fs::path& file, const fs::path& folder) {
+  std::error_code error;
+  return fs::weakly_canonical(folder, error) == file.parent_path();
+}
+
 // What `ldconfig -p` says of the driver, 64 bit first as it prints them.
 std::vector<fs::path> loader_cache() {
   std::vector<fs::path> out;
@@ -63,7 +68,7 @@ std::vector<std::string> child_environment(char** ours, const InstallPaths& path
   }
   values["TONNAGE_SESSION"] = session_path.string();
   // On a real GPU the pass-through driver takes the virtual one's place, and NVML is the real one.
-  const fs::path drivers = real_cuda.empty() ? paths.vgpu_dir : paths.vgpu_dir.parent_path() / "passthrough";
+  const fs::path drivers = real_cuda.empty() ? paths.vgpu_dir : paths.passthrough_dir;
   values["LD_LIBRARY_PATH"] = first_on_list(drivers.string(), values["LD_LIBRARY_PATH"]);
   values["PYTHONPATH"] = first_on_list(paths.python_dir.string(), values["PYTHONPATH"]);
   values["TRITON_LIBCUDA_PATH"] = drivers.string();
@@ -87,10 +92,10 @@ Result<fs::path> find_real_driver(const InstallPaths& paths) {
     }
   }
   std::error_code error;
-  const fs::path ours = fs::weakly_canonical(paths.vgpu_dir / "libcuda.so.1", error);
   for (const auto& candidate : candidates) {
     const fs::path real = fs::weakly_canonical(candidate, error);
-    if (!error && real != ours && fs::is_regular_file(real, error)) return real;
+    const bool ours = same_folder(real, paths.vgpu_dir) || same_folder(real, paths.passthrough_dir);
+    if (!ours && fs::is_regular_file(real, error)) return real;
   }
   return Error{ErrorCode::kNotFound, "there is no NVIDIA driver on this machine (libcuda.so.1)", "--real",
                "run without --real for a virtual GPU, or name the driver's file in TONNAGE_REAL_CUDA"};

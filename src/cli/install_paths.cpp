@@ -20,16 +20,16 @@ Result<InstallPaths> find_install_paths() {
   paths.installed = fs::exists(library / "vgpu", error);
   if (paths.installed) {
     paths.vgpu_dir = library / "vgpu";
+    paths.passthrough_dir = library / "passthrough";
     paths.shim_dir = library / "shim";
     paths.python_dir = share / "python" / "tonnage" / "inject";
     paths.shim_source_dir = share / "shim_src";
-    paths.data_dir = share / "data";
   } else {
     paths.vgpu_dir = prefix / "lib" / "vgpu";
+    paths.passthrough_dir = prefix / "lib" / "passthrough";
     paths.shim_dir = prefix / "lib" / "shim";
     paths.python_dir = fs::path(TONNAGE_SOURCE_DIR) / "python" / "tonnage" / "inject";
     paths.shim_source_dir = fs::path(TONNAGE_SOURCE_DIR) / "src";
-    paths.data_dir = fs::path(TONNAGE_SOURCE_DIR) / "data";
   }
   return paths;
 }

@@ -11,15 +11,16 @@ namespace tonnage::cli {
 struct InstallPaths {
   std::filesystem::path executable;  // this binary, links resolved
   std::filesystem::path vgpu_dir;    // libcuda.so.1, libnvidia-ml.so.1: goes first on the library path
+  std::filesystem::path passthrough_dir;  // the same for --real: a libcuda.so.1 that forwards to the real one
   std::filesystem::path shim_dir;    // compiled recorders, one per PyTorch build
   std::filesystem::path python_dir;  // what goes first on PYTHONPATH; Python imports sitecustomize from it
   std::filesystem::path shim_source_dir;  // sources of the recorder, to build one for another PyTorch
-  std::filesystem::path data_dir;    // data/: the card catalogue
   bool installed = false;            // false: a build tree
 };
 
-// build tree: <build>/bin/tonnage, <build>/lib/vgpu, <build>/lib/shim, <source>/python/tonnage/inject, <source>/data
-// installed:  <prefix>/bin/tonnage, <prefix>/lib/tonnage/{vgpu,shim}, <prefix>/share/tonnage/{python/tonnage/inject,shim_src,data}
+// build tree: <build>/bin/tonnage, <build>/lib/{vgpu,passthrough,shim}, <source>/python/tonnage/inject
+// installed:  <prefix>/bin/tonnage, <prefix>/lib/tonnage/{vgpu,passthrough,shim},
+//             <prefix>/share/tonnage/{python/tonnage/inject,shim_src}
 // Error: the binary's own path cannot be read.
 Result<InstallPaths> find_install_paths();
 

@@ -82,9 +82,9 @@ Result<int> run(const RunOptions& options) {
   const auto paths = find_install_paths();
   if (!paths) return paths.error();
   std::error_code ignored;
-  const auto driver = paths->vgpu_dir / "libcuda.so.1";
+  const auto driver = (options.real ? paths->passthrough_dir : paths->vgpu_dir) / "libcuda.so.1";
   if (!std::filesystem::exists(driver, ignored)) {
-    return Error{ErrorCode::kNotFound, "the virtual driver is not there", driver.string(),
+    return Error{ErrorCode::kNotFound, "Tonnage's driver is not there", driver.string(),
                  paths->installed ? "install Tonnage again" : "build it: make"};
   }
   // What would fail after hours of training must fail now.

@@ -46,7 +46,7 @@ class SessionFiles {
 };
 
 // The child's environment: ours with TONNAGE_SESSION, and our folders first on LD_LIBRARY_PATH and PYTHONPATH.
-// real_cuda: path of the real driver for pass-through, else empty.
+// real_cuda: path of the real driver; then the pass-through driver takes the virtual one's place. Empty: a virtual GPU.
 std::vector<std::string> child_environment(char** ours, const InstallPaths& paths, const std::filesystem::path& session_path,
                                            const std::filesystem::path& real_cuda);
 

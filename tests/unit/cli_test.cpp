@@ -66,6 +66,7 @@ InstallPaths paths_for_tests() {
   InstallPaths paths;
   paths.executable = "/opt/x/bin/tonnage";
   paths.vgpu_dir = "/opt/x/lib/vgpu";
+  paths.passthrough_dir = "/opt/x/lib/passthrough";
   paths.shim_dir = "/opt/x/lib/shim";
   paths.python_dir = "/opt/x/python";
   return paths;
@@ -183,7 +184,30 @@ TEST(CliEnvironment, OurFoldersGoFirstAndTheUsersStay) {
   const auto unset = environment_for({});
   EXPECT_EQ(unset.at("LD_LIBRARY_PATH"), "/opt/x/lib/vgpu");  // no empty element: that would be the current folder
   EXPECT_EQ(unset.at("PYTHONPATH"), "/opt/x/python");
-  EXPECT_EQ(environment_for({}, "/lib/libcuda.so.1").at("TONNAGE_REAL_CUDA"), "/lib/libcuda.so.1");
+  const auto real = environment_for({"LD_LIBRARY_PATH=/a"}, "/lib/libcuda.so.1");
+  EXPECT_EQ(real.at("TONNAGE_REAL_CUDA"), "/lib/libcuda.so.1");
+  EXPECT_EQ(real.at("LD_LIBRARY_PATH"), "/opt/x/lib/passthrough:/a");
+}
+
+TEST(CliRealDriver, IsTheNamedOneAndNeverOurOwn) {
+  TempFolder folder;
+  InstallPaths paths = paths_for_tests();
+  paths.vgpu_dir = folder / "vgpu";
+  paths.passthrough_dir = folder / "pass";
+  for (const char* name : {"vgpu", "pass", "real"}) {
+    fs::create_directory(folder / name);
+    std::ofstream(folder / name / "libcuda.so.1") << "x";
+  }
+  ::setenv("LD_LIBRARY_PATH", ((folder / "vgpu").string() + "::" + (folder / "pass").string() + ":" + (folder / "real").string()).c_str(), 1);
+  auto found = find_real_driver(paths);
+  ASSERT_TRUE(found) << found.error().text();
+  EXPECT_EQ(*found, fs::canonical(folder / "real" / "libcuda.so.1"));
+  ::unsetenv("LD_LIBRARY_PATH");
+  ::setenv("TONNAGE_REAL_CUDA", (folder / "vgpu" / "libcuda.so.1").c_str(), 1);
+  EXPECT_FALSE(find_real_driver(paths));
+  ::setenv("TONNAGE_REAL_CUDA", "/nonexistent", 1);
+  EXPECT_FALSE(find_real_driver(paths));
+  ::unsetenv("TONNAGE_REAL_CUDA");
 }
 
 TEST(CliOutput, FilesAreReplacedOnlyWhenAsked) {
