@@ -1,0 +1,22 @@
+// Opens whatever `tonnage explain` is given: a PyTorch snapshot, a Tonnage record or a log, told apart by their first bytes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "base/result.h"
+#include "trace/log_reader.h"
+#include "trace/record.h"
+
+namespace tonnage::cli {
+
+using ExplainInput = std::variant<std::shared_ptr<const trace::Record>, trace::Log>;
+
+// "-": standard input. Errors: those of the readers; kUnsupported (binary, and none of these).
+Result<ExplainInput> open_explain_input(const std::string& path);
+
+// The same, if it must be a record or a snapshot.
+Result<std::shared_ptr<const trace::Record>> open_record_input(const std::string& path);
+
+}  // namespace tonnage::cli

@@ -1,0 +1,158 @@
+#include "cli/explain_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "report/json.h"
+
+namespace tonnage::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using namespace analysis;
+
+template <class T>
+Json optional(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json text(const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); }
+
+Json to_value(const Place& place) {
+  if (!place.known()) return nullptr;
+  return {{"file", place.file}, {"line", place.line > 0 ? Json(place.line) : Json(nullptr)}, {"function", text(place.function)}};
+}
+
+Json to_value(const Site& site) {
+  if (!site.line.known() && !site.user_line.known() && site.op.empty()) return nullptr;
+  return {{"line", to_value(site.line)}, {"user_line", to_value(site.user_line)}, {"op", text(site.op)}, {"module", text(site.module)}};
+}
+
+Json to_value(const std::optional<trace::LogSize>& size) {
+  if (!size) return nullptr;
+  return {{"bytes", size->bytes}, {"plus_minus_bytes", size->plus_minus_bytes}, {"text", size->text}};
+}
+
+Json to_value(const trace::LogOom& oom) {
+  Json processes = Json::array();
+  for (const auto& process : oom.processes)
+    processes.push_back({{"pid", optional(process.pid)}, {"is_self", process.is_self}, {"in_use", to_value(std::optional(process.in_use))}, {"plausible", process.plausible}});
+  Json frames = Json::array();
+  for (const auto& frame : oom.frames) frames.push_back({{"file", frame.file}, {"line", frame.line}, {"function", frame.function}, {"code", text(frame.code)}});
+  return {{"format", trace::oom_format_name(oom.format)},
+          {"framework", trace::log_framework_name(oom.framework)},
+          {"backend", text(oom.backend)},
+          {"device", optional(oom.device)},
+          {"rank", optional(oom.rank)},
+          {"requested", to_value(oom.requested)},
+          {"capacity", to_value(oom.capacity)},
+          {"free", to_value(oom.free)},
+          {"allocated", to_value(oom.allocated)},
+          {"reserved", to_value(oom.reserved)},
+          {"unallocated", to_value(oom.unallocated)},
+          {"private_pools", to_value(oom.private_pools)},
+          {"allowed", to_value(oom.allowed)},
+          {"other", to_value(oom.other)},
+          {"peak", to_value(oom.peak)},
+          {"processes", std::move(processes)},
+          {"shape", oom.shape},
+          {"dtype", text(oom.dtype)},
+          {"detail", text(oom.detail)},
+          {"hint", text(oom.hint)},
+          {"frames", std::move(frames)},
+          {"line_number", oom.line_number},
+          {"count", oom.count},
+          {"text", oom.text}};
+}
+
+Json to_value(const Failure& failure) {
+  return {{"device", failure.device},
+          {"rank", optional(failure.rank)},
+          {"request_bytes", failure.request_bytes ? Json(failure.request_bytes) : Json(nullptr)},
+          {"segment_bytes", optional(failure.segment_bytes)},
+          {"free_bytes", optional(failure.free_bytes)},
+          {"capacity_bytes", optional(failure.capacity_bytes)},
+          {"allocated_bytes", optional(failure.allocated_bytes)},
+          {"reserved_bytes", optional(failure.reserved_bytes)},
+          {"limit_bytes", optional(failure.limit_bytes)},
+          {"limit_is_cap", failure.limit_is_cap},
+          {"limit_is_estimate", failure.limit_is_estimate},
+          {"limit_at_least_bytes", failure.limit_is_estimate ? Json(failure.limit_at_least_bytes) : Json(nullptr)},
+          {"recovered", failure.recovered},
+          {"event", failure.message ? Json(nullptr) : Json(failure.moment.event)},
+          {"step", failure.moment.step ? Json(failure.moment.step) : Json(nullptr)},
+          {"phase", failure.message ? Json(nullptr) : Json(phase_name(failure.moment.phase))},
+          {"site", to_value(failure.moment.site)},
+          {"message", failure.message ? to_value(*failure.message) : Json(nullptr)}};
+}
+
+Json to_value(const Finding& finding) {
+  Json evidence = Json::array();
+  for (const Evidence& entry : finding.evidence)
+    evidence.push_back({{"text", entry.text}, {"bytes", optional(entry.bytes)}, {"site", to_value(entry.site)}, {"events", entry.events}, {"addresses", entry.addresses}});
+  Json advice = Json::array();
+  for (const Advice& entry : finding.advice) advice.push_back({{"text", entry.text}, {"saves_bytes", optional(entry.saves_bytes)}, {"setting", text(entry.setting)}});
+  return {{"kind", finding_kind_name(finding.kind)},
+          {"cause", cause_name(finding.cause)},
+          {"primary", finding.primary},
+          {"confidence", finding.confidence},
+          {"device", finding.device},
+          {"failure", finding.failure >= 0 ? Json(finding.failure) : Json(nullptr)},
+          {"title", finding.title},
+          {"text", finding.text},
+          {"bytes", finding.bytes},
+          {"site", finding.site ? to_value(*finding.site) : Json(nullptr)},
+          {"bytes_per_step", optional(finding.bytes_per_step)},
+          {"fails_at_step", optional(finding.fails_at_step)},
+          {"evidence", std::move(evidence)},
+          {"advice", std::move(advice)}};
+}
+
+Json to_value(const Explanation& explanation) {
+  Json failures = Json::array(), findings = Json::array();
+  for (const Failure& failure : explanation.failures) failures.push_back(to_value(failure));
+  for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
+  const char* kind = explanation.kind == Explanation::Kind::kLog ? "log" : explanation.kind == Explanation::Kind::kSnapshot ? "snapshot" : "record";
+  Json out = {{"source", explanation.source},
+              {"kind", kind},
+              {"summary", explanation.summary},
+              {"failures", std::move(failures)},
+              {"findings", std::move(findings)},
+              {"limits", explanation.limits},
+              {"notes", explanation.notes},
+              {"log_lines", explanation.kind == Explanation::Kind::kLog ? Json(explanation.log_lines) : Json(nullptr)},
+              {"report", nullptr}};
+  if (explanation.report) out["report"] = Json::parse(report::to_json(*explanation.report, -1));
+  return out;
+}
+
+// File names and log lines may hold any bytes: what is not UTF-8 is replaced.
+std::string dump(const Json& value) { return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+}  // namespace
+
+std::string explanations_to_json(const std::vector<Explanation>& explanations) {
+  Json list = Json::array();
+  for (const Explanation& explanation : explanations) list.push_back(to_value(explanation));
+  return dump({{"schema", kExplainSchema}, {"explanations", std::move(list)}});
+}
+
+std::string diff_to_json(const Diff& diff) {
+  Json devices = Json::array();
+  for (const DeviceDiff& device : diff.devices) {
+    Json metrics = Json::array(), categories = Json::array(), lines = Json::array();
+    for (const DiffMetric& metric : device.metrics) metrics.push_back({{"name", metric.name}, {"before", optional(metric.before)}, {"after", optional(metric.after)}});
+    for (const DiffCategory& row : device.categories) categories.push_back({{"category", category_name(row.category)}, {"before", row.before}, {"after", row.after}});
+    for (const DiffLine& line : device.lines)
+      lines.push_back({{"site", to_value(line.site)}, {"category", category_name(line.category)}, {"before", line.before}, {"after", line.after}, {"count_before", line.count_before}, {"count_after", line.count_after}});
+    devices.push_back({{"device", device.device}, {"metrics", std::move(metrics)}, {"categories", std::move(categories)}, {"lines", std::move(lines)}});
+  }
+  return dump({{"schema", kExplainSchema}, {"before", diff.before}, {"after", diff.after}, {"devices", std::move(devices)}});
+}
+
+std::string check_to_json(const std::string& source, const std::string& metric, const std::vector<CheckRow>& rows, bool passed) {
+  Json checks = Json::array();
+  for (const CheckRow& row : rows) checks.push_back({{"name", row.name}, {"value", optional(row.value)}, {"limit", optional(row.limit)}, {"passed", row.passed}, {"text", row.text}});
+  return dump({{"schema", kExplainSchema}, {"source", source}, {"metric", metric}, {"passed", passed}, {"checks", std::move(checks)}});
+}
+
+}  // namespace tonnage::cli
