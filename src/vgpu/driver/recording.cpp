@@ -68,6 +68,8 @@ void bridge_emit(const Fact* event) {
   if (event->kind == EventKind::kAlloc)
     if (Driver* state = driver()) state->content.forget(event->address, event->size_bytes);
   writer().emit(*event);
+  if (event->kind == EventKind::kStep)
+    if (Driver* state = driver()) record_kernel_counts(state);
 }
 void bridge_flush() { writer().flush(); }
 void bridge_set_context_provider(void (*fill)(Fact*)) { g_context_provider.store(fill, std::memory_order_release); }
@@ -98,6 +100,9 @@ void start_recording(Driver* state) {
   }
   event.name = writer().intern_string(command);
   writer().emit(event);
+  atexit([] {
+    if (Driver* at_end = driver()) record_kernel_counts(at_end);
+  });
 }
 
 void stop_recording_in_child() { g_context_provider.store(nullptr); }
@@ -178,7 +183,7 @@ void record_kernel_counts(Driver* state) {
   for (auto& device : state->devices) {
     Fact event = make_event(EventKind::kKernelCount, device->index);
     event.value = device->launches.load();
-    emit_with_context(event);
+    if (event.value > 0) writer().emit(event);
   }
 }
 
