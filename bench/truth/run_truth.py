@@ -116,7 +116,7 @@ class Runner:
         name = truth["name"]
         env = dict(self.env, LIMIT=str(int(self.args.row_limit)), WRAP=" ".join(self.prefix))
         env["PATH"] = str(self.args.programs_python.absolute().parent) + os.pathsep + env["PATH"]
-        with tempfile.TemporaryDirectory(prefix="tonnage-truth-") as tmp:
+        with tempfile.TemporaryDirectory(prefix="tonnage-truth-", ignore_cleanup_errors=True) as tmp:
             # run.sh keeps its logs in a folder that mktemp makes: TMPDIR keeps that one ours.
             env["TMPDIR"] = tmp
             out = Path(tmp) / "out.jsonl"
