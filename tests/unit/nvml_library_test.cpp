@@ -305,6 +305,8 @@ TEST(NvmlLibrary, KnowsItsLinks) {
     EXPECT_EQ(status, NVML_P2P_STATUS_OK);
     EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(2), device_at(3), NVML_P2P_CAPS_INDEX_READ, &status), NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_NOT_SUPPORTED);
+    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(0), device_at(0), NVML_P2P_CAPS_INDEX_READ, &status), NVML_SUCCESS);
+    EXPECT_EQ(status, NVML_P2P_STATUS_OK);
     nvmlFieldValue_t fields[3] = {};
     fields[0].fieldId = NVML_FI_DEV_NVLINK_LINK_COUNT;
     fields[1].fieldId = NVML_FI_DEV_NVLINK_GET_SPEED;

@@ -145,7 +145,11 @@ NVML_ENTRY(nvmlDeviceGetP2PStatus)(nvmlDevice_t device, nvmlDevice_t other, nvml
   NVML_DEVICE(device);
   NVML_NOT_NULL(status);
   const Handle* peer = handle_of(other);
-  if (!peer || peer->index == handle->index || index >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!peer || index >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
+  if (peer->index == handle->index) {  // NCCL asks for every pair, a device with itself too
+    *status = NVML_P2P_STATUS_OK;
+    return NVML_SUCCESS;
+  }
   const bool joined = nvlink_joins(*session(), handle->index, peer->index);
   bool can = peers(*session(), handle->index, peer->index);
   if (index == NVML_P2P_CAPS_INDEX_NVLINK || index == NVML_P2P_CAPS_INDEX_ATOMICS) can = joined;
