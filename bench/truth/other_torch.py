@@ -38,7 +38,7 @@ def make(name):
 
 def problems(report, figures):
     """What does not add up; empty if all does."""
-    out = list(report["inconsistencies"])
+    out = [f"{report['inconsistencies']} inconsistencies"] if report["inconsistencies"] else []
     device = report["devices"][0]
     for name in ("peak_allocated", "peak_reserved", "peak_device"):
         peak = device[name]

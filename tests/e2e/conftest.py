@@ -97,7 +97,7 @@ def nvcc():
 
 def check_adds_up(report):
     """What every report must keep: labels add up to the totals, and PyTorch counts the same."""
-    assert report["inconsistencies"] == [], report["inconsistencies"]
+    assert report["inconsistencies"] == 0
     for device in report["devices"]:
         for name in ("peak_allocated", "peak_reserved", "peak_device"):
             peak = device[name]
