@@ -2,6 +2,7 @@
 
 #include "vgpu/driver/module.h"
 #include "vgpu/driver/recording.h"
+#include "vgpu/image/resident.h"
 
 namespace tonnage::vgpu {
 namespace {
@@ -16,7 +17,8 @@ struct Heap {
   uint64_t cursor = 0, end = 0;
 };
 struct DeviceMemory {
-  Heap code, data, streams;
+  image::ChunkPool code{image::kFirstCodeChunkFree};
+  Heap data, streams;
   uint64_t idle_streams = 0;  // places of destroyed streams, used again
   bool has_printf = false, has_assert = false, prepared = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
@@ -80,7 +82,7 @@ CUresult place_variable(Context* context, Device* device, size_t bytes, CUdevice
   Allocation allocation;
   {
     std::lock_guard lock(all.mutex);
-    allocation.address = grow(device, &all.devices[device].data, round_up(bytes ? bytes : 1, 512), "module variables");
+    allocation.address = grow(device, &all.devices[device].data, round_up(bytes ? bytes : 1, image::kVariableUnitBytes), "module variables");
   }
   if (!allocation.address) return CUDA_ERROR_OUT_OF_MEMORY;
   allocation.requested_bytes = bytes;
@@ -135,7 +137,7 @@ void make_resident(Function* function) {
     memory.has_assert = true;
     charge(device, kAssertBytes, "device-side assertions");
   }
-  grow(device, &memory.code, round_up(info.code_bytes, 256), function->name);
+  if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(info))) take(device, chunk, function->name);
   // More local memory per thread than ever before: the card sets it aside for all threads that can run at once.
   if (info.local_bytes > memory.local_bytes_per_thread) {
     const int32_t* limits = device->card->attributes;

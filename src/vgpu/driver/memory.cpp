@@ -93,7 +93,7 @@ VGPU_API cuMemFree_v2(CUdeviceptr address) {
     case DeviceMemoryKind::kManaged:
       if (remove_allocation(address, &allocation)) free_host(allocation);
       return CUDA_SUCCESS;
-    case DeviceMemoryKind::kPool: return cuMemFreeAsync(address, nullptr);
+    case DeviceMemoryKind::kPool: return free_pool_memory(address);
     case DeviceMemoryKind::kHostPinned:
     case DeviceMemoryKind::kHostRegistered:
     case DeviceMemoryKind::kIpc:
@@ -119,6 +119,7 @@ VGPU_API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 VGPU_API cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
   VGPU_CONTEXT(context);
   if (!out || (flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   if (bytes == 0) {
     *out = nullptr;
     return CUDA_SUCCESS;

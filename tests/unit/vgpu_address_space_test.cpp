@@ -1,0 +1,134 @@
+// The order of device addresses, against what a real H200 handed out (tests/data/addresses).
+#include "vgpu/memory/address_space.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+namespace tonnage::vgpu {
+namespace {
+
+// A host whose address space is empty below `top`: regions go into the highest gap that is longer by the alignment, as the
+// kernel and the driver place them.
+class EmptyHost : public RegionSource {
+ public:
+  explicit EmptyHost(uint64_t top) { gaps_[0] = top; }
+  uint64_t take(uint64_t bytes) override {
+    for (auto gap = gaps_.rbegin(); gap != gaps_.rend(); ++gap) {
+      if (gap->second < bytes + kRegion) continue;
+      gap->second -= bytes;
+      return gap->first + gap->second;
+    }
+    return 0;
+  }
+  void give_back(uint64_t address, uint64_t bytes) override {
+    auto next = gaps_.lower_bound(address);
+    if (next != gaps_.end() && next->first == address + bytes) {
+      bytes += next->second;
+      next = gaps_.erase(next);
+    }
+    if (next != gaps_.begin()) {
+      auto before = std::prev(next);
+      if (before->first + before->second == address) {
+        before->second += bytes;
+        return;
+      }
+    }
+    gaps_[address] = bytes;
+  }
+
+ private:
+  std::map<uint64_t, uint64_t> gaps_;  // start -> bytes
+};
+
+class RealSequence : public testing::TestWithParam<const char*> {};
+
+TEST_P(RealSequence, EveryAddressIsTheRealOne) {
+  constexpr uint64_t kTop = 1ull << 46;
+  EmptyHost host(kTop), low(1ull << 40);
+  AddressSpace space(&host, &low);
+  space.prepare_context();
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/addresses/" + GetParam());
+  ASSERT_TRUE(file) << GetParam();
+  std::string kind;
+  int line = 0, allocations = 0;
+  while (file >> kind) {
+    line++;
+    if (kind == "+") {
+      long long size = 0, below = 0;
+      file >> size >> below;
+      const uint64_t bytes = size < 0 ? static_cast<uint64_t>(-size) : static_cast<uint64_t>(size) << 12;
+      ASSERT_EQ(space.allocate(bytes), kTop - (static_cast<uint64_t>(below) << 12)) << GetParam() << " line " << line;
+      allocations++;
+    } else {
+      long long below = 0;
+      file >> below;
+      space.release(kTop - (static_cast<uint64_t>(below) << 12));
+    }
+  }
+  EXPECT_GT(allocations, 300);
+}
+INSTANTIATE_TEST_SUITE_P(H200, RealSequence,
+                         testing::Values("h200-torch-11.txt", "h200-torch-12.txt", "h200-mid-11.txt", "h200-big-11.txt",
+                                         "h200-big-12.txt"));
+
+TEST(AddressSpace, TortureAgainstAPlainAccount) {
+  EmptyHost host(1ull << 46), low(1ull << 40);
+  AddressSpace space(&host, &low);
+  std::map<uint64_t, uint64_t> live;
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 20000; i++) {
+    if (live.size() > 200 || (!live.empty() && random() % 3 == 0)) {
+      auto victim = live.begin();
+      std::advance(victim, static_cast<long>(random() % live.size()));
+      space.release(victim->first);
+      live.erase(victim);
+      continue;
+    }
+    const uint64_t bytes = (1 + random() % 100) * kGranule - random() % kGranule;
+    const uint64_t address = random() % 5 ? space.allocate(bytes) : space.reserve(bytes);
+    ASSERT_NE(address, 0u);
+    ASSERT_EQ(address % kGranule, 0u);
+    auto after = live.lower_bound(address);
+    if (after != live.end()) ASSERT_LE(address + bytes, after->first) << "overlaps the next block";
+    if (after != live.begin()) {
+      const auto before = std::prev(after);
+      ASSERT_LE(before->first + before->second, address) << "overlaps the block before";
+    }
+    live[address] = bytes;
+  }
+}
+
+TEST(AddressSpace, TheDeviceHeapMovesOnceAndLeavesRoom) {
+  EmptyHost host(1ull << 46), low(1ull << 40);
+  AddressSpace space(&host, &low);
+  space.prepare_context();
+  const uint64_t region = (1ull << 46) - (512ull << 20);
+  space.move_device_heap();
+  space.move_device_heap();  // nothing more to move
+  EXPECT_EQ(space.allocate(48ull << 20), region) << "the heap's old place is the newest room that is large enough";
+}
+
+TEST(HostRegions, AreAlignedReservedAndFaultOnTouch) {
+  HostRegions regions;
+  const uint64_t first = regions.take(kRegion), second = regions.take(3 * kRegion);
+  ASSERT_NE(first, 0u);
+  ASSERT_NE(second, 0u);
+  EXPECT_EQ(first % kRegion, 0u);
+  EXPECT_EQ(second % kRegion, 0u);
+  EXPECT_TRUE(HostRegions::contains(first));
+  EXPECT_TRUE(HostRegions::contains(second + 3 * kRegion - 1));
+  EXPECT_FALSE(HostRegions::contains(reinterpret_cast<uint64_t>(&regions)));
+  EXPECT_DEATH(*reinterpret_cast<volatile char*>(first) = 1, "");
+  regions.give_back(first, kRegion);
+  EXPECT_FALSE(HostRegions::contains(first));
+  regions.give_back(second, 3 * kRegion);
+}
+
+}  // namespace
+}  // namespace tonnage::vgpu
