@@ -124,7 +124,7 @@ void label_scratch(ThreadState& thread, OpFrame& frame) {
 void record_counters() {
   auto* current = allocator::get();
   if (!attached.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
-  constexpr size_t kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  constexpr size_t kAll = 0;  // StatType::AGGREGATE; the enumeration moved between namespaces, its first value did not
   int devices = static_cast<int>(bridge().session ? bridge().session->device_count : 1);
   for (int device = 0; device < devices; device++) {
     try {
