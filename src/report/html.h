@@ -1,0 +1,28 @@
+// The report as one HTML file that needs nothing else: no request leaves it, and its content security policy forbids any.
+//
+// It holds the JSON report unchanged and, beside it, what the charts need: the timeline by category in at most kSeriesPoints shares
+// of the events (each at its own peak, so peaks are exact), segment maps at chosen moments, and the live memory at the peak by
+// stack and by module.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/findings.h"
+
+namespace tonnage::report {
+
+inline constexpr size_t kSeriesPoints = 2000;
+inline constexpr size_t kMapMoments = 8;       // of one device
+inline constexpr size_t kMapBlocks = 6000;     // of one map; beyond it, small neighbours in the same state are drawn as one
+
+// Explanations of records and logs; several get a chooser. Cost: about one replay of the allocator's events for each map.
+std::string render_html(const std::vector<analysis::Explanation>& explanations);
+
+// The data in the page as JSON, not yet escaped for HTML.
+std::string html_data(const std::vector<analysis::Explanation>& explanations);
+
+// JSON that may stand inside a <script> element: no "<", ">", "&", U+2028 or U+2029 remain.
+std::string escape_for_script(const std::string& json);
+
+}  // namespace tonnage::report

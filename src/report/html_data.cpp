@@ -1,0 +1,246 @@
+// What the HTML report's charts show, as JSON.
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "analysis/breakdown.h"
+#include "analysis/fragmentation.h"
+#include "report/html.h"
+#include "report/html_tree.h"
+#include "report/json.h"
+
+namespace tonnage::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using namespace analysis;
+
+template <class T>
+Json optional(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json to_value(const Finding& finding) {
+  Json evidence = Json::array(), advice = Json::array();
+  for (const Evidence& entry : finding.evidence)
+    evidence.push_back({{"text", entry.text}, {"site", site_text(entry.site)}, {"bytes", optional(entry.bytes)}});
+  for (const Advice& entry : finding.advice)
+    advice.push_back({{"text", entry.text}, {"saves_bytes", optional(entry.saves_bytes)}, {"setting", entry.setting}});
+  return {{"kind", finding_kind_name(finding.kind)},
+          {"cause", cause_name(finding.cause)},
+          {"primary", finding.primary},
+          {"confidence", finding.confidence},
+          {"device", finding.device},
+          {"title", finding.title},
+          {"text", finding.text},
+          {"bytes", finding.bytes},
+          {"site", finding.site ? site_text(*finding.site) : ""},
+          {"evidence", std::move(evidence)},
+          {"advice", std::move(advice)}};
+}
+
+Json series_of(const Timeline& timeline, int device) {
+  const auto points = category_series(timeline, device, kSeriesPoints);
+  Json event = Json::array(), time = Json::array(), allocated = Json::array(), reserved = Json::array(), total = Json::array();
+  Json by_category = Json::object();
+  for (const Category category : kRowOrder) {
+    if (category == Category::kCached || category == Category::kOther || category == Category::kContext) continue;
+    Json values = Json::array();
+    bool any = false;
+    for (const CategoryPoint& point : points) {
+      const uint64_t bytes = point.by_category[static_cast<size_t>(category)];
+      any = any || bytes > 0;
+      values.push_back(bytes);
+    }
+    if (any) by_category[category_name(category)] = std::move(values);
+  }
+  for (const CategoryPoint& point : points) {
+    event.push_back(point.event);
+    time.push_back(point.time_ns);
+    allocated.push_back(point.allocated_bytes);
+    reserved.push_back(point.reserved_bytes);
+    total.push_back(point.device_bytes);
+  }
+  Json step_events = Json::array();
+  for (const Step& step : timeline.steps())
+    if (step.complete) step_events.push_back({step.number, step.end_event, step.process});
+  const bool has_device = timeline.devices().at(device).has_device;
+  return {{"event", std::move(event)},         {"time_ns", std::move(time)},
+          {"allocated", std::move(allocated)}, {"reserved", std::move(reserved)},
+          {"device", has_device ? std::move(total) : Json(nullptr)}, {"by_category", std::move(by_category)},
+          {"steps", std::move(step_events)}};
+}
+
+// Sites as text, once each.
+class SiteTable {
+ public:
+  explicit SiteTable(const Timeline& timeline) : timeline_(timeline) {}
+  int64_t of_event(uint32_t event, uint32_t stack) {
+    const auto& events = timeline_.record().events;
+    uint32_t op = record::kNoId, module = record::kNoId;
+    if (event < events.size()) op = events[event].op, module = events[event].module;
+    const std::string text = describe(timeline_.stacks().site(stack, op, module));
+    if (text.empty()) return -1;
+    const auto [at, made] = index_.try_emplace(text, static_cast<int64_t>(texts_.size()));
+    if (made) texts_.push_back(text);
+    return at->second;
+  }
+  const Json& texts() const { return texts_; }
+
+ private:
+  static std::string describe(const Site& site) {
+    std::string text = site_text(site);
+    for (const std::string* more : {&site.module, &site.op})
+      if (!more->empty() && text.find(*more) == std::string::npos) text += (text.empty() ? "" : " · ") + *more;
+    return text;
+  }
+  const Timeline& timeline_;
+  std::unordered_map<std::string, int64_t> index_;
+  Json texts_ = Json::array();
+};
+
+// The allocation behind a block of the map; null: free, or not known.
+class AllocationIndex {
+ public:
+  explicit AllocationIndex(const Timeline& timeline) : allocations_(timeline.allocations()) {
+    while (old_ < allocations_.size() && allocations_[old_].before_history) ++old_;
+  }
+  const Allocation* find(const MapBlock& block, uint32_t process, uint64_t event) const {
+    if (block.alloc_event == kNever) {
+      for (size_t i = 0; i < old_; ++i) {
+        const Allocation& allocation = allocations_[i];
+        if (allocation.address == block.address && allocation.process == process && allocation.live_at(event)) return &allocation;
+      }
+      return nullptr;
+    }
+    const auto at = std::lower_bound(allocations_.begin() + static_cast<std::ptrdiff_t>(old_), allocations_.end(), block.alloc_event,
+                                     [](const Allocation& allocation, uint32_t wanted) { return allocation.alloc_event < wanted; });
+    return at != allocations_.end() && at->alloc_event == block.alloc_event ? &*at : nullptr;
+  }
+
+ private:
+  const std::vector<Allocation>& allocations_;
+  size_t old_ = 0;
+};
+
+Json to_value(const SegmentMap& map, const AllocationIndex& index, SiteTable& sites) {
+  size_t blocks = 0;
+  uint64_t bytes = 0;
+  for (const MapSegment& segment : map.segments) blocks += segment.blocks.size(), bytes += segment.size_bytes;
+  // Blocks below this size are drawn together with their neighbour if both are in the same state.
+  const uint64_t threshold = blocks > kMapBlocks ? 4 * bytes / kMapBlocks : 0;
+  Json segments = Json::array();
+  for (const MapSegment& segment : map.segments) {
+    Json drawn = Json::array();
+    struct Drawn { uint64_t size = 0; int state = -1; const char* category = ""; uint64_t count = 0; int64_t site = -1; } last;
+    auto flush = [&] {
+      if (last.count > 0) drawn.push_back({last.size, last.state, last.category, last.count, last.site});
+      last = {};
+    };
+    for (const MapBlock& block : segment.blocks) {
+      const int state = static_cast<int>(block.state);
+      if (last.count > 0 && block.size_bytes < threshold && last.size < threshold && last.state == state) {
+        last.size += block.size_bytes;
+        ++last.count;
+        last.site = -1;
+        continue;
+      }
+      flush();
+      last = {block.size_bytes, state, "", 1, -1};
+      if (block.state == BlockTracker::Block::State::kFree) continue;
+      const Allocation* allocation = index.find(block, map.process, map.event);
+      last.category = category_name(allocation ? allocation->category : Category::kUnknown);
+      last.site = sites.of_event(block.alloc_event, block.stack);
+    }
+    flush();
+    char address[32];
+    std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(segment.address));
+    segments.push_back({{"address", address}, {"bytes", segment.size_bytes}, {"stream", segment.stream}, {"expandable", segment.expandable},
+                        {"small", segment.small_pool}, {"live", segment.live_bytes}, {"pending", segment.pending_bytes},
+                        {"free", segment.free_bytes}, {"largest_free", segment.largest_free_bytes}, {"blocks", std::move(drawn)}});
+  }
+  const Fragmentation split = measure_fragmentation(map);
+  return {{"process", map.process},
+          {"merged", threshold > 0},
+          {"reserved", split.reserved}, {"requested", split.requested}, {"rounding", split.rounding}, {"pending", split.pending},
+          {"cached", split.cached}, {"pinned", split.pinned},
+          {"segments", std::move(segments)}};
+}
+
+// The moments that a reader asks about: peaks, failures, the ends of steps, the end.
+std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& explanation, const DeviceReport& device) {
+  const Timeline& timeline = *explanation.timeline;
+  std::vector<std::pair<std::string, uint64_t>> moments;
+  auto add = [&](const std::string& label, uint64_t event) {
+    if (moments.size() < kMapMoments && std::ranges::none_of(moments, [&](const auto& moment) { return moment.second == event; }))
+      moments.emplace_back(label, event);
+  };
+  if (device.allocated) add("peak of allocated", device.allocated->moment.event);
+  if (device.reserved) add("peak of reserved", device.reserved->moment.event);
+  for (const OutOfMemory& oom : device.out_of_memory) add("out of memory", oom.moment.event);
+  const auto& samples = timeline.devices().at(device.index).samples;
+  if (!samples.empty()) add("end", samples.back().event);
+  std::vector<const Step*> steps;
+  for (const Step& step : timeline.steps())
+    if (step.complete && step.end_event > 0) steps.push_back(&step);
+  const size_t stride = std::max<size_t>(1, (steps.size() + 3) / 4);
+  for (size_t i = 0; i < steps.size(); i += stride) add("end of step " + std::to_string(steps[i]->number), steps[i]->end_event - 1);
+  return moments;
+}
+
+Json device_data(const Explanation& explanation, const DeviceReport& device) {
+  const Timeline& timeline = *explanation.timeline;
+  Json out = {{"index", device.index}, {"series", series_of(timeline, device.index)}};
+  Json maps = Json::array();
+  SiteTable sites(timeline);
+  if (device.uses_pytorch) {
+    const AllocationIndex index(timeline);
+    for (const auto& [label, event] : moments_of(explanation, device)) {
+      for (const auto& [key, peak] : timeline.processes()) {
+        if (key.second != device.index || peak.reserved == 0 || maps.size() >= 2 * kMapMoments) continue;
+        const SegmentMap map = segment_map_at(timeline, device.index, key.first, event);
+        if (map.segments.empty()) continue;
+        Json value = to_value(map, index, sites);
+        value["label"] = label;
+        value["event"] = event;
+        maps.push_back(std::move(value));
+      }
+    }
+  }
+  out["maps"] = std::move(maps);
+  out["sites"] = sites.texts();
+  const auto& peak = device.allocated;
+  out["by_stack"] = peak ? tree_by_stack(timeline, device.index, peak->moment.event) : Json(nullptr);
+  out["by_module"] = peak ? tree_by_module(timeline, device.index, peak->moment.event) : Json(nullptr);
+  return out;
+}
+
+Json to_value(const Explanation& explanation) {
+  Json findings = Json::array(), devices = Json::array();
+  for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
+  if (explanation.report && explanation.timeline) {
+    for (const DeviceReport& device : explanation.report->devices)
+      if (explanation.timeline->devices().contains(device.index)) devices.push_back(device_data(explanation, device));
+  }
+  Json order = Json::array();
+  for (const Category category : kRowOrder) order.push_back(category_name(category));
+  return {{"source", explanation.source},
+          {"summary", explanation.summary},
+          {"findings", std::move(findings)},
+          {"limits", explanation.limits},
+          {"notes", explanation.notes},
+          {"category_order", std::move(order)},
+          {"charts", std::move(devices)},
+          {"report", explanation.report ? Json::parse(to_json(*explanation.report, -1)) : Json(nullptr)}};
+}
+
+}  // namespace
+
+std::string html_data(const std::vector<Explanation>& explanations) {
+  Json list = Json::array();
+  for (const Explanation& explanation : explanations) list.push_back(to_value(explanation));
+  return Json{{"explanations", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tonnage::report
