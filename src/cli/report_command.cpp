@@ -4,6 +4,7 @@
 #include "analysis/report.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/html_output.h"
 #include "cli/output.h"
 #include "report/json.h"
 #include "report/text.h"
@@ -14,13 +15,17 @@ namespace tonnage::cli {
 namespace {
 
 struct ReportOptions {
-  std::string file, output;
+  std::string file, output, html;
   bool json = false, force = false;
 };
 
 Result<void> print_report(const ReportOptions& options) {
-  const auto record = trace::read_record(options.file);
+  auto record = trace::read_record(options.file);
   if (!record) return record.error();
+  if (!options.html.empty()) {
+    const auto explanation = analysis::explain(std::make_shared<const trace::Record>(*record));
+    if (auto written = write_html({explanation}, options.html, options.force); !written) return written.error();
+  }
   const analysis::Report report = analysis::make_report(*record);
   if (!options.output.empty()) {
     const std::string text = options.json ? report::to_json(report) + "\n" : report::render_text(report, report::TextOptions{});
@@ -38,6 +43,7 @@ void add_report_command(CLI::App& app, int& exit_code) {
   command->add_option("file", options->file, "The record")->required()->type_name("FILE");
   command->add_flag("--json", options->json, "As JSON");
   command->add_option("--output", options->output, "Write it into this file")->type_name("FILE");
+  add_html_option(command, options->html);
   command->add_flag("--force", options->force, "Replace an existing file");
   command->callback([options, &exit_code] {
     const auto printed = print_report(*options);
