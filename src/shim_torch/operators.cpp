@@ -34,6 +34,7 @@ Special special_of(std::string_view name) {
       {"torchvision::nms", Special::kNms},
       {"aten::repeat_interleave", Special::kRepeatInterleave},
       {"aten::all", Special::kAll},
+      {"aten::fill_", Special::kFill},
       {"aten::topk", Special::kTopk},
       {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kFoundInf},
   };

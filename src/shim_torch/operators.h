@@ -26,6 +26,7 @@ enum class Special : uint8_t {
   kRepeatInterleave,
   kAll,
   kTopk,              // indices of unknown values
+  kFill,              // fill_: a pattern, whatever the size
   kFoundInf,          // _amp_foreach_non_finite_check_and_unscale_: unknown gradients count as finite
 };
 

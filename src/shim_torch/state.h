@@ -1,6 +1,7 @@
 // What the recorder keeps: one process-wide Shim and one ThreadState per thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 
 #include <atomic>
@@ -60,6 +61,8 @@ struct OpFrame {
   uint64_t read_address = 0, read_size = 0;  // of a scalar read
   int64_t expected_count = -1;  // elements that a selection inside will take, if known
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
+  at::Tensor fill_target;  // fill_
+  at::Scalar fill_value;
   std::unique_ptr<PendingCompute> pending;
 };
 

@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Exception.h>
 
+#include <cstring>
+
 #include "shim_torch/capture.h"
 #include "shim_torch/selection.h"
 
@@ -181,6 +183,24 @@ bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, Pe
     });
   }
   return complete;
+}
+
+// fill_ with a known value: the content is a pattern, which costs nothing however large the tensor is.
+bool fill_by_pattern(ThreadState& thread, OpFrame& frame) {
+  const at::Tensor& device = frame.fill_target;
+  if (!device.defined() || device.element_size() > 8 || !device.is_non_overlapping_and_dense() || device.numel() == 0) return false;
+  PlainCpuScope scope(thread);
+  at::Tensor one = at::empty({1}, at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
+  one.fill_(frame.fill_value);
+  uint64_t bits = 0;
+  auto width = static_cast<unsigned>(device.element_size());
+  std::memcpy(&bits, one.const_data_ptr(), width);
+  if (width == 8 && bits == 0) width = 1;
+  if (width == 8 && (bits >> 32) == (bits & 0xffffffff)) width = 4;
+  if (width > 4 || capturing()) return false;
+  bridge().content_fill(address_of(device), static_cast<uint32_t>(bits), width, span_bytes(device));
+  shim().counters.computed.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 // Host-to-device copies keep their bytes as known content unless they are weights or large floating-point data, which nothing
@@ -357,6 +377,10 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   }
   bridge().operator_depth_add(1);
   frame.depth_added = true;
+  if (info.special == Special::kFill && inputs.size() == 2 && inputs[0].isTensor() && inputs[1].isScalar() && shim().settings.known_values) {
+    frame.fill_target = inputs[0].toTensor();
+    frame.fill_value = inputs[1].toScalar();
+  }
   bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter && (!info.random || info.generator_argument >= 0) &&
               info.hidden_writes.empty() && shim().settings.known_values;
   if (verdict.candidate && able && info.special != Special::kScalarRead) {
@@ -377,6 +401,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
   if (frame.delegated) return;  // the call inside it was followed
   auto outputs = outputs_of(*frame.function, info);
   auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
+  if (info.special == Special::kFill && fill_by_pattern(thread, frame)) return;
   if (frame.pending) {
     bool fits = true;
     bool wanted = !frame.pending->written.empty() || frame.pending->has_results;
