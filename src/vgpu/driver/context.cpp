@@ -33,8 +33,7 @@ Context* make_context(Driver* state, Device* device, unsigned flags, bool primar
   context->device = device;
   context->flags = flags;
   context->primary = primary;
-  context->api_version = static_cast<unsigned>(state->session->devices[0].cuda_driver_version);
-  if (context->api_version == 0) context->api_version = 13000;
+  context->api_version = 3020;  // what a driver 580 says of every context
   context->id = state->new_id();
   context->legacy_stream.context = context;
   context->legacy_stream.id = state->new_id();
@@ -319,16 +318,24 @@ VGPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
   }
   switch (limit) {
     case CU_LIMIT_STACK_SIZE: *value = 1024; break;
-    case CU_LIMIT_PRINTF_FIFO_SIZE: *value = 8 << 20; break;
+    case CU_LIMIT_PRINTF_FIFO_SIZE: *value = 8650752; break;
     case CU_LIMIT_MALLOC_HEAP_SIZE: *value = 8 << 20; break;
-    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: *value = 2; break;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+      if (context->device->card->cc_major >= 9) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+      *value = 2;
+      break;
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: *value = 2048; break;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY: *value = 64; break;
-    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: *value = 0; break;
-    case CU_LIMIT_SHMEM_SIZE: *value = 0; break;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+      *value = static_cast<size_t>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]) / 10 * 3;
+      break;
+    case CU_LIMIT_SHMEM_SIZE:
+      *value = static_cast<size_t>(
+          context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]);
+      break;
     case CU_LIMIT_CIG_ENABLED: *value = 0; break;
-    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED: *value = 0; break;
-    default: return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED: return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }

@@ -100,7 +100,7 @@ VGPU_API cuDeviceGetProperties(CUdevprop* properties, CUdevice handle) {
 
 VGPU_API cuDeviceGetPCIBusId(char* text, int length, CUdevice handle) {
   VGPU_DEVICE(device, handle);
-  if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!text || length < 13) return CUDA_ERROR_INVALID_VALUE;  // "0000:00:00.0" and its NUL
   const CardDesc& card = *device->card;
   snprintf(text, static_cast<size_t>(length), "%04X:%02X:%02X.0", static_cast<unsigned>(card.pci_domain),
            static_cast<unsigned>(card.pci_bus), static_cast<unsigned>(card.pci_device));

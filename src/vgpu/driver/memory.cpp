@@ -244,7 +244,7 @@ bool write_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr poin
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *static_cast<CUdeviceptr*>(data) = pointer; return true;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       *static_cast<void**>(data) = allocation.host ? reinterpret_cast<void*>(pointer) : nullptr;
-      return true;
+      return true;  // (cuPointerGetAttribute alone refuses it for device memory)
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS)); return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *static_cast<unsigned*>(data) = 0; return true;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(data) = allocation.buffer_id; return true;
@@ -299,6 +299,7 @@ VGPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (!find_allocation(pointer, &allocation)) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !allocation.host) return CUDA_ERROR_INVALID_VALUE;
   return write_attribute(data, attribute, pointer, allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
