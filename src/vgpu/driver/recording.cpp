@@ -67,9 +67,9 @@ void bridge_emit(const Fact* event) {
   // Memory that PyTorch hands out anew has no known content.
   if (event->kind == EventKind::kAlloc)
     if (Driver* state = driver()) state->content.forget(event->address, event->size_bytes);
-  writer().emit(*event);
   if (event->kind == EventKind::kStep)
     if (Driver* state = driver()) record_kernel_counts(state);
+  writer().emit(*event);
 }
 void bridge_flush() { writer().flush(); }
 void bridge_set_context_provider(void (*fill)(Fact*)) { g_context_provider.store(fill, std::memory_order_release); }
