@@ -95,7 +95,9 @@ TEST(AddressSpace, TortureAgainstAPlainAccount) {
     ASSERT_NE(address, 0u);
     ASSERT_EQ(address % kGranule, 0u);
     auto after = live.lower_bound(address);
-    if (after != live.end()) ASSERT_LE(address + bytes, after->first) << "overlaps the next block";
+    if (after != live.end()) {
+      ASSERT_LE(address + bytes, after->first) << "overlaps the next block";
+    }
     if (after != live.begin()) {
       const auto before = std::prev(after);
       ASSERT_LE(before->first + before->second, address) << "overlaps the block before";

@@ -96,8 +96,12 @@ TEST_F(MemoryTest, TortureAgainstAPlainAccount) {
       CUdeviceptr address = 0;
       CU_OK(CU(cuMemAlloc_v2)(&address, bytes));
       auto after = live.lower_bound(address);
-      if (after != live.end()) ASSERT_LE(address + bytes, after->first);
-      if (after != live.begin()) ASSERT_LE(std::prev(after)->first + std::prev(after)->second, address);
+      if (after != live.end()) {
+        ASSERT_LE(address + bytes, after->first);
+      }
+      if (after != live.begin()) {
+        ASSERT_LE(std::prev(after)->first + std::prev(after)->second, address);
+      }
       live[address] = bytes;
     }
     if (i % 97 == 0 && !live.empty()) {
