@@ -251,7 +251,9 @@ TEST(CliSession, FilesDescribeTheCardsAndGoAway) {
     EXPECT_STREQ(session.shim_dir, "/opt/x/lib/shim");
     EXPECT_EQ(session.flags, vgpu::kFlagNoStacks);
     EXPECT_EQ(session.assume_selected, 0.25);
-    EXPECT_NE(session.devices[0].pci_bus, session.devices[1].pci_bus);
+    // Cards sit in slots of one bus (an H200's first is 00:06), so the place as a whole tells them apart.
+  EXPECT_NE(std::pair(session.devices[0].pci_bus, session.devices[0].pci_device),
+            std::pair(session.devices[1].pci_bus, session.devices[1].pci_device));
     struct stat is {};
     ASSERT_EQ(::stat(session_path.parent_path().c_str(), &is), 0);
     EXPECT_EQ(is.st_mode & 0777, 0700u);
