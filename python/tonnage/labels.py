@@ -6,6 +6,7 @@ fail the program: every entry catches everything.
 """
 import ctypes
 import gc
+import os
 import sys
 
 # tonnage::record::Category
@@ -34,6 +35,22 @@ def attach(path):
     library.tonnage_torch_label.restype = None
     library.tonnage_torch_step.restype = None
     _library = library
+    _finish_before_hard_exit(library)
+
+
+def _finish_before_hard_exit(library):
+    """os._exit skips exit handlers, the recorder's too: they are run first, in the process that was attached, not its forks."""
+    leave, process = os._exit, os.getpid()
+    library.tonnage_torch_finish.restype = None
+
+    def _exit(status):
+        try:
+            if os.getpid() == process:
+                library.tonnage_torch_finish()
+        finally:
+            leave(status)
+
+    os._exit = _exit
 
 
 def torch_imported():
