@@ -117,7 +117,7 @@ OpFrame& push(ThreadState& thread, const at::RecordFunction& f, OpFrame::Kind ki
 
 void take_stack(ThreadState& thread) {
   if (!shim().settings.stacks) return;
-  uint32_t stack = python_stack(/*may_wait=*/true);
+  uint32_t stack = python_stack(/*may_wait=*/true, &thread.depth);
   if (stack) {
     thread.stack = stack;
     thread.native_stack = false;
@@ -146,6 +146,7 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
   if (thread.backward_depth > 0 || thread.optimizer_depth > 0) return;
   auto inputs = inputs_of(f, info);
   bool grad = c10::GradMode::is_enabled();
+  bool found = false;
   auto look = [&](const at::Tensor& t, bool written) {
     if (!is_parameter(t)) return;
     if (written) {
@@ -155,7 +156,11 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
     }
     if (!grad) return;
     training_began.store(true, std::memory_order_relaxed);
-    if (uint32_t module = module_of_parameter(t)) thread.module = module;
+    if (uint32_t module = module_of_parameter(t)) {
+      thread.module = thread.parameter_module = module;
+      thread.parameter_depth = thread.depth;
+      found = true;
+    }
   };
   for (size_t i = 0; i < inputs.size(); i++) {
     bool written = i < info.arguments() && info.writes[i];
@@ -163,6 +168,11 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
       look(inputs[i].toTensor(), written);
     else if (inputs[i].isTensorList() && inputs[i].toTensorList().size() <= 64)
       for (const at::Tensor& t : inputs[i].toTensorList()) look(t, written);
+  }
+  // A module's forward and its call take three frames; further out, the call is the module's parent's, or nobody's.
+  if (!found && thread.depth > 0 && thread.parameter_module != 0) {
+    size_t levels = thread.parameter_depth > thread.depth ? (thread.parameter_depth - thread.depth + 1) / 3 : 0;
+    thread.module = levels ? outer_module(thread.parameter_module, levels) : thread.parameter_module;
   }
 }
 

@@ -19,10 +19,17 @@ namespace {
 
 constexpr int kMaxNamings = 8;  // asking Python for names walks all modules; new ones are rare after the first step
 
+constexpr uint32_t kRoot = UINT32_MAX;
+
 struct Parameters {
   std::mutex mutex;  // also taken under the allocator's lock; nothing is called while it is held
-  std::unordered_map<uint64_t, uint32_t> module_at;  // by address; 0: no name known
+  std::unordered_map<uint64_t, uint32_t> module_at;  // by address; 0: no name known; kRoot: a parameter of no module
+  std::unordered_map<uint32_t, std::string> names;   // of modules
+  std::unordered_map<uint64_t, uint32_t> outer;      // module and levels -> module
   std::atomic<size_t> size{0};
+  std::atomic<uint8_t> filter[1 << 12] = {};         // by address: lets most frees pass without the lock; only ever set
+
+  static size_t slot(uint64_t address) { return (address >> 9) * 0x9e3779b97f4a7c15ull >> 52; }
   std::atomic<int> namings{0};
   std::atomic<uint32_t> last_naming_step{UINT32_MAX};
 };
@@ -107,8 +114,9 @@ uint32_t module_of_parameter(const at::Tensor& parameter) {
   {
     std::lock_guard<std::mutex> lock(p.mutex);
     auto found = p.module_at.find(address);
-    if (found != p.module_at.end() && found->second != 0) return found->second;
+    if (found != p.module_at.end() && found->second != 0) return found->second == kRoot ? 0 : found->second;
     if (found == p.module_at.end()) {
+      p.filter[Parameters::slot(address)].store(1, std::memory_order_relaxed);
       p.module_at.emplace(address, 0);
       p.size = p.module_at.size();
     } else if (p.last_naming_step.load() == shim().steps.load()) {
@@ -120,13 +128,29 @@ uint32_t module_of_parameter(const at::Tensor& parameter) {
   ask_for_names();
   std::lock_guard<std::mutex> lock(p.mutex);
   auto found = p.module_at.find(address);
-  return found == p.module_at.end() ? 0 : found->second;
+  return found == p.module_at.end() || found->second == kRoot ? 0 : found->second;
+}
+
+uint32_t outer_module(uint32_t module, size_t levels) {
+  Parameters& p = parameters();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  auto [entry, made] = p.outer.try_emplace(uint64_t{module} << 32 | levels, 0);
+  if (!made) return entry->second;
+  auto name = p.names.find(module);
+  if (name == p.names.end()) return 0;
+  std::string_view rest = name->second;
+  for (; levels > 0 && !rest.empty(); levels--) {
+    size_t dot = rest.rfind('.');
+    rest = dot == std::string_view::npos ? std::string_view() : rest.substr(0, dot);
+  }
+  entry->second = rest.empty() ? 0 : bridge().intern_string(rest.data(), rest.size());
+  return entry->second;
 }
 
 void address_freed(uint64_t address) {
   forget_assumption(address);
   Parameters& p = parameters();
-  if (p.size.load(std::memory_order_relaxed) == 0) return;
+  if (p.size.load(std::memory_order_relaxed) == 0 || !p.filter[Parameters::slot(address)].load(std::memory_order_relaxed)) return;
   std::lock_guard<std::mutex> lock(p.mutex);
   p.module_at.erase(address);
   p.size = p.module_at.size();
@@ -147,11 +171,13 @@ __attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const 
     shim::label(addresses[i], static_cast<record::Category>(categories[i]), id);
     if (static_cast<record::Category>(categories[i]) != record::Category::kParameter) continue;
     size_t dot = name.rfind('.');
-    std::string_view module = dot == std::string_view::npos ? name : name.substr(0, dot);
-    uint32_t module_id = shim::bridge().intern_string(module.data(), module.size());
+    std::string module(dot == std::string_view::npos ? std::string_view() : name.substr(0, dot));
+    uint32_t module_id = module.empty() ? shim::kRoot : shim::bridge().intern_string(module.data(), module.size());
     auto& p = shim::parameters();
     std::lock_guard<std::mutex> lock(p.mutex);
+    p.filter[shim::Parameters::slot(addresses[i])].store(1, std::memory_order_relaxed);
     p.module_at[addresses[i]] = module_id;
+    if (!module.empty()) p.names.emplace(module_id, std::move(module));
     p.size = p.module_at.size();
   }
 }

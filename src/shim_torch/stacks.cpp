@@ -53,15 +53,15 @@ class Stacks {
  public:
   void start(const vgpu::Bridge* bridge) { bridge_ = bridge; }
 
-  uint32_t python(bool may_wait) {
+  uint32_t python(bool may_wait, size_t& depth) {
     const PythonApi& api = python_api();
     if (!api.present) return 0;
     void* thread = api.this_thread_state();
     if (!thread) return 0;
     Mode mode = mode_.load(std::memory_order_acquire);
     if (mode == Mode::kUnchecked) mode = check_layout(may_wait);
-    if (mode == Mode::kDirect) return direct(thread, may_wait);
-    if (mode == Mode::kPublic) return with_public_functions(may_wait);
+    if (mode == Mode::kDirect) return direct(thread, may_wait, depth);
+    if (mode == Mode::kPublic) return with_public_functions(may_wait, depth);
     return 0;
   }
 
@@ -112,9 +112,9 @@ class Stacks {
     return n;
   }
 
-  uint32_t direct(const void* thread, bool may_wait) {
+  uint32_t direct(const void* thread, bool may_wait, size_t& depth) {
     RawFrame raw[kMaxFrames];
-    size_t n = walk(thread, raw);
+    size_t n = depth = walk(thread, raw);
     if (n == 0) return 0;
     uint64_t hash = 0;
     for (size_t i = 0; i < n; i++) hash = mix(hash, reinterpret_cast<uint64_t>(raw[i].instruction));
@@ -241,7 +241,7 @@ class Stacks {
     return same && (i == n || n == kMaxFrames) ? Mode::kDirect : Mode::kPublic;
   }
 
-  uint32_t with_public_functions(bool may_wait) {
+  uint32_t with_public_functions(bool may_wait, size_t& depth) {
     if (!may_wait && !holds_gil()) return 0;
     PythonScope scope;
     if (!scope.entered()) return 0;
@@ -271,6 +271,7 @@ class Stacks {
       frame = back;
     }
     if (frame) api.decref(frame);
+    depth = n;
     return n ? bridge_->intern_stack(frames, n) : 0;
   }
 
@@ -321,7 +322,10 @@ void stacks_start(const vgpu::Bridge* bridge) {
   backtrace(warm, 2);  // the first call loads the unwinder; not under a lock of someone else's
 }
 
-uint32_t python_stack(bool may_wait) { return stacks().python(may_wait); }
+uint32_t python_stack(bool may_wait, size_t* depth) {
+  size_t ignored = 0;
+  return stacks().python(may_wait, depth ? *depth : ignored);
+}
 uint32_t native_stack() { return stacks().native(); }
 
 }  // namespace tonnage::shim

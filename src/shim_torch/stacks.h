@@ -18,7 +18,8 @@ void stacks_start(const vgpu::Bridge* bridge);
 
 // The Python stack of this thread, interned; 0 if it has no Python frames. `may_wait`: the caller holds no lock, so the GIL may
 // be taken when a frame is seen for the first time; otherwise such a frame is left out unless the GIL is held already.
-uint32_t python_stack(bool may_wait);
+// `depth`, if not null: the number of frames.
+uint32_t python_stack(bool may_wait, size_t* depth = nullptr);
 
 // Return addresses of this thread, interned: file = the binary's path, function = the exported symbol or "+0x<offset in the
 // file>", line = 0. The reader resolves the rest. Takes some microseconds; never waits for the GIL.

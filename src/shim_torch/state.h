@@ -80,7 +80,10 @@ struct ThreadState {
   uint32_t next_serial = 1;
   uint32_t stack = 0;         // of the outermost operator running
   bool native_stack = false;  // no Python frames: take return addresses when something is recorded
-  uint32_t module = 0;        // module whose parameters were used last
+  size_t depth = 0;           // frames of `stack`
+  uint32_t module = 0;        // where the thread is, by the module whose parameters it used last
+  uint32_t parameter_module = 0;  // that module, and how deep the stack was there
+  size_t parameter_depth = 0;
   bool busy = false;          // the recorder itself is calling PyTorch
   int backward_depth = 0;
   int optimizer_depth = 0;
