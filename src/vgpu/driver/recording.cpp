@@ -70,6 +70,13 @@ void bridge_emit(const Fact* event) {
   if (event->kind == EventKind::kStep)
     if (Driver* state = driver()) record_kernel_counts(state);
   writer().emit(*event);
+  // PyTorch has taken more of the card: that is in the file at once, whatever ends the process next (it is rare).
+  thread_local bool grew = false;
+  if (event->kind == EventKind::kSegmentAlloc || event->kind == EventKind::kSegmentMap) grew = true;
+  if (event->kind == EventKind::kAlloc && grew) {
+    grew = false;
+    writer().flush();
+  }
 }
 void bridge_flush() { writer().flush(); }
 void bridge_set_context_provider(void (*fill)(Fact*)) { g_context_provider.store(fill, std::memory_order_release); }
