@@ -43,7 +43,7 @@ def test_optimizer_state_is_seen(train):
     """AdamW keeps two copies of the parameters, and the report says so from the second step on."""
     result = train("lstm")
     peak = result.device["peak_allocated"]
-    parameters, state = category_bytes(peak, "parameter"), category_bytes(peak, "optimizer_state")
+    parameters, state = category_bytes(peak, "parameters"), category_bytes(peak, "optimizer_state")
     assert 2 * parameters <= state <= 2.1 * parameters
     assert len([s for s in result.device["steps"] if s["complete"]]) == 4
 
