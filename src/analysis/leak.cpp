@@ -15,7 +15,8 @@ using record::EventKind;
 
 constexpr size_t kMinIterations = 4;
 constexpr uint64_t kMinBytesPerIteration = 64 << 10;
-constexpr size_t kGraphTensors = 5;  // fewer different tensors an iteration are not called a graph
+constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph
+constexpr size_t kGraphKinds = 6;    // nor are equal ones: different sizes and stacks
 
 using LineKey = std::tuple<std::string, uint32_t, std::string>;
 
@@ -151,7 +152,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   }
   const std::vector<uint64_t> graph_old(graph_bytes.begin() + first_old, graph_bytes.begin() + static_cast<ptrdiff_t>(end_old));
   const std::vector<uint64_t> graph_old_counts(graph_counts.begin() + first_old, graph_counts.begin() + static_cast<ptrdiff_t>(end_old));
-  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= 2 * kGraphTensors;
+  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= kGraphKinds;
   if (is_graph) {
     graph.bytes_per_iteration = median(graph_old);
     graph.allocations_per_iteration = median(graph_old_counts);
@@ -209,6 +210,9 @@ Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_
     const auto most = std::max_element(next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most->second * 10 < all * 9) return site;
     const auto [file, line, function] = most->first;
+    // Inside a module's call it is the model's own code; the line that calls it is the one to look at.
+    const std::string& name = record.string(function);
+    if (site.line.known() && (name == "_call_impl" || name == "_wrapped_call_impl")) return site;
     if (owner_of(record.string(file)) == FileOwner::kUser) {
       site.line = {record.string(file), line, record.string(function)};
       site.user_line = site.line;

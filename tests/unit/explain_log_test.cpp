@@ -1,0 +1,186 @@
+// What a message alone tells: every collected one against its diagnosis, and the figures that follow from it.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "analysis/oom_log.h"
+#include "trace/log_reader.h"
+
+namespace tonnage::analysis {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+struct Expected {
+  Cause cause;
+  double outside = -1, slack = -1;  // GiB, where they are known from elsewhere
+  Cause second = Cause::kUnknown;   // another finding that must be there
+};
+
+// By line of tests/data/logs/oom_messages.txt.
+const std::vector<Expected> kExpected = {
+    {Cause::kDriverError},                                        // 1
+    {Cause::kDriverError},                                        // 2
+    {Cause::kDriverError},                                        // 3
+    {Cause::kNotCapacity},                                        // 4: 9.28 GiB free, 12.5 MiB wanted
+    {Cause::kCapacity},                                           // 5
+    {Cause::kNotCapacity},                                        // 6: 8.20 GiB free, 8.13 wanted
+    {Cause::kCapacity},                                           // 7
+    {Cause::kOutsideAllocator, 5.73, -1, Cause::kCapacity},       // 8
+    {Cause::kCapacity},                                           // 9
+    {Cause::kCapacity},                                           // 10
+    {Cause::kFragmentation, -1, 4.94},                            // 11: 2.87 GiB wanted, 4.94 cached
+    {Cause::kCapacity},                                           // 12
+    {Cause::kCapacity},                                           // 13: GPT-2 XL; the state alone exceeds the card
+    {Cause::kOutsideAllocator, 4.85},                             // 14
+    {Cause::kCapacity},                                           // 15
+    {Cause::kCapacity},                                           // 16
+    {Cause::kNotCapacity},                                        // 17
+    {Cause::kNotCapacity},                                        // 18: 16.48 GiB free
+    {Cause::kActivations, -1, 5.02},                              // 19: 8 GiB wanted, 5.71 cached and free: not fragmentation
+    {Cause::kCapacity},                                           // 20
+    {Cause::kOutsideAllocator, 5.02, -1, Cause::kCapacity},       // 21: both must surface
+    {Cause::kActivations},                                        // 22: 4.98 of 14.75 GiB in one tensor
+    {Cause::kActivations},                                        // 23: the cap is the card
+    {Cause::kCapacity},                                           // 24: the only process is this one, by its host number
+    {Cause::kFragmentation},                                      // 25
+    {Cause::kOversubscribed},                                     // 26: 22.44 GiB on 8
+    {Cause::kCapacity},                                           // 27
+    {Cause::kOtherProcess, 72.30},                                // 28
+    {Cause::kActivations},                                        // 29
+    {Cause::kOtherProcess},                                       // 30
+    {Cause::kNotCapacity},                                        // 31
+    {Cause::kMemoryFraction},                                     // 32: 1.05 GiB allowed
+    {Cause::kNotCapacity},                                        // 33: 203 GiB free, 2 MiB wanted
+    {Cause::kOutsideAllocator},                                   // 34: MPS, other allocations
+    {Cause::kOutsideAllocator},                                   // 35
+    {Cause::kRequestTooLarge},                                    // 36
+    {Cause::kLibrary},                                            // 37
+    {Cause::kDriverError},                                        // 38
+    {Cause::kNccl},                                               // 39
+    {Cause::kNccl},                                               // 40
+    {Cause::kActivations},                                        // 41
+    {Cause::kActivations},                                        // 42
+    {Cause::kActivations},                                        // 43
+    {Cause::kHarmless},                                           // 44
+    {Cause::kCapacity},                                           // 45
+    {Cause::kCapacity},                                           // 46
+    {Cause::kCapacity},                                           // 47
+};
+
+TEST(ExplainLog, EveryCollectedMessage) {
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/logs/oom_messages.txt");
+  std::string line;
+  size_t number = 0;
+  while (std::getline(file, line)) {
+    ASSERT_LT(number, kExpected.size());
+    const Expected& expected = kExpected[number++];
+    const auto oom = trace::parse_oom_message(line);
+    ASSERT_TRUE(oom.has_value()) << number;
+    const auto findings = diagnose(*oom);
+    ASSERT_FALSE(findings.empty()) << number;
+    EXPECT_EQ(findings[0].cause, expected.cause) << number << " " << cause_name(findings[0].cause);
+    EXPECT_TRUE(findings[0].primary);
+    for (size_t i = 1; i < findings.size(); ++i) EXPECT_FALSE(findings[i].primary) << number;
+    for (const Finding& finding : findings) {
+      EXPECT_FALSE(finding.text.empty()) << number;
+      EXPECT_FALSE(finding.advice.empty()) << number;
+      EXPECT_FALSE(finding.evidence.empty()) << number;
+    }
+    const LogFigures figures = log_figures(*oom);
+    if (expected.outside >= 0) {
+      EXPECT_NEAR(static_cast<double>(*figures.outside) / kGiB, expected.outside, 0.011) << number;
+    }
+    if (expected.slack >= 0) {
+      EXPECT_NEAR(static_cast<double>(*figures.slack) / kGiB, expected.slack, 0.011) << number;
+    }
+    if (expected.second != Cause::kUnknown) {
+      EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.cause == expected.second; })) << number;
+    }
+  }
+  EXPECT_EQ(number, kExpected.size());
+}
+
+// Further public cases, from their threads.
+struct PublicCase {
+  const char* name;
+  const char* message;
+  Cause cause;
+  const char* advice_part;
+};
+
+TEST(ExplainLog, PublicCases) {
+  for (const PublicCase& c : std::initializer_list<PublicCase>{
+           {"torchmetrics: list states", "CUDA out of memory. Tried to allocate 194.00 MiB (GPU 0; 10.92 GiB total capacity; 9.63 GiB already allocated; 100.00 MiB free; 9.70 GiB reserved in total by PyTorch)",
+            Cause::kCapacity, "something grows"},
+           {"webui: attention as a full matrix", "CUDA out of memory. Tried to allocate 8.09 GiB (GPU 0; 15.99 GiB total capacity; 9.99 GiB already allocated; 4.50 GiB free; 10.15 GiB reserved in total by PyTorch)",
+            Cause::kActivations, "memory-efficient kernel"},
+           {"ultralytics: two processes on a small card", "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 2 has a total capacity of 3.81 GiB of which 10.00 MiB is free. Process 4107 has 3.31 GiB memory in use. "
+            "Including non-PyTorch memory, this process has 268.00 MiB memory in use. Of the allocated memory 30.00 MiB is allocated by PyTorch, and 2.00 MiB is reserved by PyTorch but unallocated.",
+            Cause::kOtherProcess, "process 4107"},
+           {"sockeye: cuBLAS", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", Cause::kLibrary, "Treat it as out of memory"},
+           {"EasyLM: accumulation on a TPU", "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 23.43G of 15.48G hbm. Exceeded hbm capacity by 7.95G.",
+            Cause::kCapacity, "At least 7.95 GiB"},
+           {"returnn: a crashed run still holds the card",
+            "CUDA out of memory. Tried to allocate 290.00 MiB. GPU 0 has a total capacity of 93.00 GiB of which 134.94 MiB is free. Process 118636 has 71.62 GiB memory in use. Including non-PyTorch memory, this process has 21.24 GiB "
+            "memory in use. Of the allocated memory 19.85 GiB is allocated by PyTorch, and 731.17 MiB is reserved by PyTorch but unallocated.",
+            Cause::kOtherProcess, "process 118636 (71.62 GiB)"},
+           {"a TensorFlow pool with holes",
+            "Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.00GiB (rounded to 1073741824)requested by op x\nStats:\nLimit: 16000000000\nInUse: 12000000000\nMaxInUse: 13000000000\n", Cause::kFragmentation,
+            "driver's own pool"},
+       }) {
+    const auto oom = trace::parse_oom_message(c.message);
+    ASSERT_TRUE(oom.has_value()) << c.name;
+    const auto findings = diagnose(*oom);
+    EXPECT_EQ(findings[0].cause, c.cause) << c.name << " " << cause_name(findings[0].cause);
+    EXPECT_TRUE(std::any_of(findings[0].advice.begin(), findings[0].advice.end(), [&](const Advice& a) { return a.text.find(c.advice_part) != std::string::npos; }) ||
+                findings[0].text.find(c.advice_part) != std::string::npos)
+        << c.name << findings[0].text;
+  }
+}
+
+TEST(ExplainLog, TheMessagesOwnHintIsNotEchoed) {
+  // Full, and the message suggests expandable segments: 0.8 % of slack is no reason for it.
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/logs/oom_messages.txt");
+  std::string line;
+  for (int i = 0; i < 27; ++i) std::getline(file, line);
+  for (const Finding& finding : diagnose(*trace::parse_oom_message(line)))
+    for (const Advice& advice : finding.advice) EXPECT_EQ(advice.setting.find("expandable"), std::string::npos);
+}
+
+TEST(ExplainLog, TheTracebackNamesLineAndPhase) {
+  const std::string message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 MiB. GPU 0 has a total capacity of 23.65 GiB of which 11.06 MiB is free. "
+                              "Of the allocated memory 22.90 GiB is allocated by PyTorch, and 19.87 MiB is reserved by PyTorch but unallocated.\n";
+  struct Case {
+    const char* frame;
+    Cause cause;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"  File \"/v/site-packages/torch/optim/adam.py\", line 178, in _init_group\n", Cause::kModelState},
+           {"  File \"/v/site-packages/torch/nn/functional.py\", line 3504, in cross_entropy\n", Cause::kLogits},
+           {"  File \"/v/site-packages/torch/autograd/graph.py\", line 800, in _engine_run_backward\n", Cause::kActivations},
+           {"  File \"/v/site-packages/torch/nn/modules/module.py\", line 1370, in convert\n", Cause::kModelState},
+       }) {
+    const std::string text = std::string("Traceback (most recent call last):\n  File \"/home/u/train.py\", line 71, in main\n    run()\n") + c.frame + "    x\n" + message;
+    auto input = trace::Input::from_memory(text, "train.log");
+    auto log = trace::read_log(**input);
+    ASSERT_TRUE(log.has_value());
+    const Explanation explanation = explain(*log);
+    ASSERT_EQ(explanation.failures.size(), 1u);
+    EXPECT_EQ(explanation.findings.at(0).cause, c.cause) << c.frame;
+    ASSERT_TRUE(explanation.findings.at(0).site.has_value());
+    EXPECT_EQ(explanation.findings.at(0).site->line.line, 71u);
+    EXPECT_NE(explanation.summary.find("train.py:71"), std::string::npos) << explanation.summary;
+  }
+}
+
+TEST(ExplainLog, NothingFound) {
+  auto input = trace::Input::from_memory("epoch 1\nepoch 2\n", "train.log");
+  auto log = trace::read_log(**input);
+  const Explanation explanation = explain(*log);
+  EXPECT_TRUE(explanation.failures.empty());
+  EXPECT_NE(explanation.summary.find("2 lines"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tonnage::analysis
