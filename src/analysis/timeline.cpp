@@ -317,7 +317,8 @@ struct Timeline::Builder {
       out.processes_[{static_cast<uint32_t>(key >> 8), static_cast<int>(key & 0xff)}] = s->peak;
     }
     for (const auto& [process, value] : pinned) out.processes_[{process, 0}].pinned = value.second;
-    for (auto& [index, timeline] : out.devices_) {
+    for (auto& entry : out.devices_) {
+      DeviceTimeline& timeline = entry.second;  // not a structured binding: clang 14 cannot capture one
       auto best = [&](auto order) {
         size_t at = 0;
         for (size_t i = 1; i < timeline.samples.size(); ++i) {
