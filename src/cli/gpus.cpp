@@ -93,7 +93,7 @@ int measure(const Options& options, const device::Catalogue& catalogue) {
     if (!written) return fail(written.error());
     say(fmt::format("wrote {}: tonnage run --gpu {} -- …", options.output, options.output));
   }
-  if (!measured->missing.empty()) say("not measured, but the catalogue's or estimated: " + joined(measured->missing));
+  if (!measured->missing.empty()) say(fmt::format("not measured, but the catalogue's or estimated: {}", joined(measured->missing)));
   return kExitSuccess;
 }
 
@@ -113,7 +113,7 @@ int run_gpus(const Options& options) {
     if (card) return show_card(options, *card, some);
     if (some.empty()) return fail(card.error());
   }
-  if (some.empty()) return fail(Error{ErrorCode::kNotFound, "no card has all of \"" + joined(options.words) + "\" in its name", "gpus", "`tonnage gpus` lists all."});
+  if (some.empty()) return fail(Error{ErrorCode::kNotFound, fmt::format("no card has all of \"{}\" in its name", joined(options.words)), "gpus", "`tonnage gpus` lists all."});
   return show_list(options, some);
 }
 

@@ -1,5 +1,6 @@
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "device/catalogue.h"
@@ -138,8 +139,8 @@ std::string keys_of(const std::vector<const Card*>& cards) {
 }
 
 Error ambiguous(std::string_view name, const std::vector<const Card*>& cards) {
-  return Error{ErrorCode::kUsage, "more than one card answers to \"" + std::string(name) + "\"", "--gpu",
-               "Say which one: " + keys_of(cards)};
+  return Error{ErrorCode::kUsage, fmt::format("more than one card answers to \"{}\"", name), "--gpu",
+               fmt::format("Say which one: {}", keys_of(cards))};
 }
 
 // The whole cards that a name means; several if it is ambiguous.
@@ -219,8 +220,8 @@ Result<Card> Catalogue::find(std::string_view name) const {
   }
   if (found.size() == 1) return *found.front();
   if (found.size() > 1) return ambiguous(name, found);
-  return Error{ErrorCode::kNotFound, "no card \"" + std::string(name) + "\" in the catalogue", "--gpu",
-               "Near: " + near_names(card_name, cards_) + ". `tonnage gpus` lists all; a file NAME.json describes your own."};
+  return Error{ErrorCode::kNotFound, fmt::format("no card \"{}\" in the catalogue", name), "--gpu",
+               fmt::format("Near: {}. `tonnage gpus` lists all; a file NAME.json describes your own.", near_names(card_name, cards_))};
 }
 
 Result<Card> find_card(std::string_view name) {

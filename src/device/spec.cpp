@@ -1,6 +1,7 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "device/catalogue.h"
 
@@ -50,7 +51,7 @@ Counted split_count(std::string_view item) {
 Result<std::vector<Card>> parse_gpu_spec(std::string_view spec) {
   const std::string limit = std::to_string(vgpu::kMaxDevices);
   const Error wrong_count{ErrorCode::kUsage, "a session has 1 to " + limit + " devices", "--gpu",
-                          "Asked for: " + std::string(spec.substr(0, 200))};
+                          fmt::format("Asked for: {}", spec.substr(0, 200))};
   std::vector<Card> out;
   for (std::string_view rest = spec;;) {
     const size_t comma = rest.find(',');
@@ -80,7 +81,7 @@ Result<std::vector<Card>> parse_gpu_spec(std::string_view spec) {
 
 Result<uint64_t> parse_bytes(std::string_view text) {
   const std::string_view trimmed = trim(text);
-  const Error wrong{ErrorCode::kUsage, "not a size: \"" + std::string(text.substr(0, 80)) + "\"", "--memory",
+  const Error wrong{ErrorCode::kUsage, fmt::format("not a size: \"{}\"", text.substr(0, 80)), "--memory",
                     "For example: 10GiB, 512MiB, 80GB (10^9), 1073741824."};
   double number = 0;
   const auto [end, code] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number, std::chars_format::fixed);
