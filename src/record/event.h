@@ -42,6 +42,7 @@ enum class EventKind : uint8_t {
   kProcessStart = 46, // name = command; value = pid
   kProcessEnd = 47,   // value = pid; size_bytes = 0
   kKernelCount = 48,  // value = kernel launches so far on `device` (written at steps and at the end)
+  kFact = 49,         // name = "key=value": what holds for the process; the reader knows torch_version and alloc_conf
 };
 
 enum class DeviceMemoryKind : uint8_t {

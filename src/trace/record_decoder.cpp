@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "trace/alloc_conf.h"
+
 namespace tonnage::trace {
 
 using nlohmann::json;
@@ -12,6 +14,8 @@ namespace {
 
 constexpr uint32_t kMaxSessionJsonBytes = 1u << 20;
 constexpr int kMaxJsonDepth = 16;
+constexpr size_t kMaxFactKeyBytes = 64;
+constexpr size_t kMaxFacts = 1000;
 constexpr size_t kMaxDevices = 256;  // Event::device is one byte
 
 std::optional<json> parse_object(std::span<const uint8_t> text) {
@@ -132,7 +136,7 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
     for (const auto& [key, value] : settings->items()) {
       if (!value.is_null()) record_.info[key] = plain_text(value);
     }
-    record_.settings.text = text_of(*settings, "alloc_conf");
+    record_.settings = parse_alloc_conf(text_of(*settings, "alloc_conf"));
   }
   for (const char* key : {"tonnage", "start_unix_ns"}) {
     if (const auto at = session->find(key); at != session->end()) record_.info[key] = plain_text(*at);
@@ -278,9 +282,20 @@ bool RecordDecoder::read_events(Cursor& in, Stream& stream, uint32_t said) {
     event.stack = stack_of(stream, packed.stack);
     if (budget_.exceeded()) return false;
     stream.events.push_back(event);
+    if (event.kind == EventKind::kFact) add_fact(record_.string(event.name));
     if (event.kind == EventKind::kProcessStart) record_.processes[stream.process].command = record_.string(event.name);
   }
   return true;
+}
+
+void RecordDecoder::add_fact(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string::npos || equals > kMaxFactKeyBytes || record_.info.size() >= kMaxFacts) return;
+  const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
+  if (key == "torch_version") record_.torch_version = value;
+  // The program may have set it after the session began: what the process says counts.
+  if (key == "alloc_conf") record_.settings = parse_alloc_conf(value);
+  record_.info[key] = value;
 }
 
 // A process's own order is kept even where its times go back (an event may carry a time in the past): it waits its turn by

@@ -66,6 +66,7 @@ class RecordDecoder {
   bool read_strings(Cursor& in, Stream& stream);
   bool read_nodes(Cursor& in, Stream& stream);
   bool read_events(Cursor& in, Stream& stream, uint32_t count);
+  void add_fact(const std::string& text);
   uint32_t intern(std::string_view text);
   uint32_t stack_of(Stream& stream, uint32_t local);
   bool merge();

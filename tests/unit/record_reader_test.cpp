@@ -90,8 +90,29 @@ TEST(RecordReader, SessionSaysDevicesCommandAndSettings) {
   EXPECT_EQ(record->devices[0].context_bytes, 10u);
   EXPECT_EQ(record->info.at("command"), "python train.py");
   EXPECT_EQ(record->settings.text, "expandable_segments:True");
+  EXPECT_TRUE(record->settings.expandable_segments);
   EXPECT_EQ(record->source, "r");
   EXPECT_EQ(record->kind, Record::Kind::kTonnage);
+}
+
+TEST(RecordReader, FactsOfAProcessAreKept) {
+  TempRecord file;
+  {
+    Writer writer;
+    ASSERT_TRUE(writer.open(file.path().c_str(), 0));
+    for (const char* fact : {"torch_version=2.11.0+cu130", "alloc_conf=max_split_size_mb:64", "odd", "=x", "gpu=a=b"}) {
+      record::Event e;
+      e.kind = record::EventKind::kFact;
+      e.name = writer.intern_string(fact);
+      writer.emit(e);
+    }
+  }
+  const Record record = file.read();
+  EXPECT_EQ(record.torch_version, "2.11.0+cu130");
+  EXPECT_EQ(record.settings.max_split_size_bytes, 64ull << 20);
+  EXPECT_FALSE(record.settings.expandable_segments);  // the session's own setting was replaced
+  EXPECT_EQ(record.info.at("gpu"), "a=b");
+  EXPECT_EQ(record.info.count("odd"), 0u);
 }
 
 TEST(RecordReader, CutOffAtEveryLengthGivesTheWholeChunksBeforeIt) {
