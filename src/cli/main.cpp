@@ -6,14 +6,12 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/explain.h"
 #include "cli/gpus.h"
 #include "cli/near_names.h"
 #include "cli/output.h"
 #include "cli/run.h"
 #include "cli/shim.h"
-#ifdef TONNAGE_HAVE_EXPLAIN
-#include "cli/explain.h"
-#endif
 
 namespace {
 
@@ -57,9 +55,7 @@ int run_main(int argc, char** argv) {
   add_run_command(app, exit_code);
   add_gpus_command(app, exit_code);
   add_report_command(app, exit_code);
-#ifdef TONNAGE_HAVE_EXPLAIN
   add_explain_commands(app, exit_code);
-#endif
   add_doctor_command(app, exit_code);
   add_shim_command(app, exit_code);
   add_version_command(app, exit_code);
