@@ -1,0 +1,138 @@
+#include "tonnage/torch/recorder.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+
+namespace tonnage {
+namespace {
+
+// What the recorder exports (src/shim_torch/labels.cpp).
+struct Recorder {
+  void (*label)(size_t n, const uint64_t* addresses, const uint8_t* categories, const char* const* names) = nullptr;
+  void (*step)() = nullptr;
+};
+
+// The recorder is loaded without making its names global, so it is looked for among the loaded libraries by its file's name.
+int find_recorder_file(dl_phdr_info* info, size_t, void* out) {
+  const char* path = info->dlpi_name;
+  const char* file = path ? std::strrchr(path, '/') : nullptr;
+  if (!file || std::strncmp(file, "/libtonnage_torch-", 18) != 0) return 0;
+  *static_cast<std::string*>(out) = path;
+  return 1;
+}
+
+const Recorder* find_recorder() {
+  std::string path;
+  dl_iterate_phdr(&find_recorder_file, &path);
+  if (path.empty()) return nullptr;
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);  // keeps it loaded, as the driver does anyway
+  if (!library) return nullptr;
+  static Recorder found;
+  found.label = reinterpret_cast<decltype(found.label)>(dlsym(library, "tonnage_torch_label"));
+  found.step = reinterpret_cast<decltype(found.step)>(dlsym(library, "tonnage_torch_step"));
+  return found.label && found.step ? &found : nullptr;
+}
+
+const Recorder* recorder() {
+  static const Recorder* found = nullptr;
+  static std::atomic<bool> looked{false};
+  static std::mutex mutex;
+  if (looked.load(std::memory_order_acquire)) return found;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (looked.load(std::memory_order_relaxed)) return found;
+  // It comes with the first use of the device: before that the answer is not final.
+  if (!at::globalContext().hasCUDA() || !at::detail::getCUDAHooks().hasPrimaryContext(0)) return nullptr;
+  found = find_recorder();
+  looked.store(true, std::memory_order_release);
+  return found;
+}
+
+bool has_device_memory(const ::torch::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cuda() && tensor.layout() == c10::kStrided && tensor.has_storage() && tensor.numel() > 0;
+}
+
+void add(std::vector<MemoryLabel>& labels, const ::torch::Tensor& tensor, MemoryCategory category, std::string name) {
+  if (has_device_memory(tensor)) labels.push_back({tensor, category, std::move(name)});
+}
+
+void add_states(std::vector<MemoryLabel>& labels, const ::torch::optim::OptimizerParamState& state, const std::string& name) {
+  using namespace ::torch::optim;
+  auto put = [&](const ::torch::Tensor& tensor, const char* what) {
+    add(labels, tensor, MemoryCategory::kOptimizerState, name + "." + what);
+  };
+  if (auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
+    put(adam->exp_avg(), "exp_avg");
+    put(adam->exp_avg_sq(), "exp_avg_sq");
+    put(adam->max_exp_avg_sq(), "max_exp_avg_sq");
+  } else if (auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
+    put(adamw->exp_avg(), "exp_avg");
+    put(adamw->exp_avg_sq(), "exp_avg_sq");
+    put(adamw->max_exp_avg_sq(), "max_exp_avg_sq");
+  } else if (auto* sgd = dynamic_cast<const SGDParamState*>(&state)) {
+    put(sgd->momentum_buffer(), "momentum_buffer");
+  } else if (auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
+    put(rmsprop->square_avg(), "square_avg");
+    put(rmsprop->momentum_buffer(), "momentum_buffer");
+    put(rmsprop->grad_avg(), "grad_avg");
+  } else if (auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) {
+    put(adagrad->sum(), "sum");
+  }
+}
+
+}  // namespace
+
+bool recorder_present() { return recorder() != nullptr; }
+
+void label_tensors(const std::vector<MemoryLabel>& labels) {
+  const Recorder* r = recorder();
+  if (!r) return;
+  std::vector<uint64_t> addresses;
+  std::vector<uint8_t> categories;
+  std::vector<const char*> names;
+  for (const MemoryLabel& l : labels) {
+    if (!has_device_memory(l.tensor)) continue;
+    addresses.push_back(reinterpret_cast<uint64_t>(l.tensor.const_data_ptr()));
+    categories.push_back(static_cast<uint8_t>(l.category));
+    names.push_back(l.name.c_str());
+  }
+  if (!addresses.empty()) r->label(addresses.size(), addresses.data(), categories.data(), names.data());
+}
+
+void label_module(const ::torch::nn::Module& module) {
+  if (!recorder()) return;
+  std::vector<MemoryLabel> labels;
+  for (const auto& parameter : module.named_parameters()) {
+    add(labels, parameter.value(), MemoryCategory::kParameter, parameter.key());
+    add(labels, parameter.value().grad(), MemoryCategory::kGradient, parameter.key() + ".grad");
+  }
+  for (const auto& buffer : module.named_buffers()) add(labels, buffer.value(), MemoryCategory::kBuffer, buffer.key());
+  label_tensors(labels);
+}
+
+void label_optimizer(const ::torch::optim::Optimizer& optimizer, const ::torch::nn::Module& module) {
+  if (!recorder()) return;
+  std::unordered_map<const void*, std::string> name_of;
+  for (const auto& parameter : module.named_parameters()) name_of[parameter.value().unsafeGetTensorImpl()] = parameter.key();
+  std::vector<MemoryLabel> labels;
+  for (const auto& [key, state] : optimizer.state()) {
+    auto found = name_of.find(key);
+    add_states(labels, *state, found == name_of.end() ? std::string("optimizer") : found->second);
+  }
+  label_tensors(labels);
+}
+
+void mark_step() {
+  if (const Recorder* r = recorder()) r->step();
+}
+
+}  // namespace tonnage
