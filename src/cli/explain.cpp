@@ -11,7 +11,7 @@
 #include "cli/explain_input.h"
 #include "cli/explain_json.h"
 #include "cli/explain_text.h"
-#include "cli/html_output.h"
+#include "cli/exports.h"
 #include "cli/output.h"
 #include "device/catalogue.h"
 
@@ -43,7 +43,8 @@ Result<void> deliver(const std::string& text, const Output& output) {
 
 struct ExplainOptions {
   std::vector<std::string> files;
-  std::string memory, html;
+  std::string memory;
+  ExportFiles exports;
   bool brief = false;
   Output output;
 };
@@ -73,6 +74,7 @@ Result<void> run_explain(const ExplainOptions& options) {
     if (!bytes) return bytes.error();
     how.memory_bytes = *bytes;
   }
+  if (auto fine = check_exports(options.exports, options.output.force); !fine) return fine.error();
   std::vector<ExplainInput> inputs;
   for (const std::string& file : options.files) {
     auto input = open_explain_input(file);
@@ -89,7 +91,7 @@ Result<void> run_explain(const ExplainOptions& options) {
       explanations.push_back(analysis::explain(std::get<trace::Log>(input), how));
     }
   }
-  if (auto written = write_html(explanations, options.html, options.output.force); !written) return written.error();
+  if (auto written = write_exports(explanations, options.exports, options.output.force); !written) return written.error();
   std::string text;
   if (options.output.json) {
     text = explanations_to_json(explanations);
@@ -211,7 +213,7 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   explain->add_option("file", explain_options->files, "Snapshots (.pickle, also .gz, .xz, .zst), records, logs; - is standard input")->required()->type_name("FILE");
   explain->add_option("--memory", explain_options->memory, "The card's memory, e.g. 24GiB: snapshots do not say it")->type_name("SIZE");
   explain->add_flag("--brief", explain_options->brief, "Without the tables of the report");
-  add_html_option(explain, explain_options->html);
+  add_export_options(explain, explain_options->exports);
   add_output_options(explain, explain_options->output);
   explain->callback([explain_options, &exit_code] {
     const auto done = run_explain(*explain_options);

@@ -20,7 +20,7 @@ Error io_error(const std::string& what, const fs::path& path, int error, const s
   return Error{ErrorCode::kIo, what + ": " + ::strerror(error), path.string(), hint};
 }
 
-int write_all(int fd, const std::string& text) {
+int write_all(int fd, std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const ssize_t n = ::write(fd, text.data() + at, text.size() - at);
     if (n < 0 && errno != EINTR) return errno;
@@ -41,6 +41,10 @@ void say(const Error& error) { say(error.text()); }
 int exit_code_of(const Error& error) { return error.code == ErrorCode::kUsage ? kExitUsage : kExitFailure; }
 
 Result<void> write_file(const fs::path& path, const std::string& text, bool force) {
+  return write_file(path, [&](const WritePiece& write) { return write(text); }, force);
+}
+
+Result<void> write_file(const fs::path& path, const std::function<bool(const WritePiece&)>& produce, bool force) {
   struct stat is {};
   const bool exists = ::stat(path.c_str(), &is) == 0;
   // Devices and pipes are written as they are; there is nothing to replace.
@@ -51,7 +55,8 @@ Result<void> write_file(const fs::path& path, const std::string& text, bool forc
   const fs::path written = exists && !in_place ? fs::path(path.string() + ".tonnage-new") : path;
   const int fd = ::open(written.c_str(), O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | (exists ? O_TRUNC : O_EXCL)), 0666);
   if (fd < 0) return io_error("cannot write the file", path, errno);
-  int error = write_all(fd, text);
+  int error = 0;
+  produce([&](std::string_view piece) { return (error = write_all(fd, piece)) == 0; });
   if (::close(fd) != 0 && error == 0) error = errno;
   if (error == 0 && written != path && ::rename(written.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {

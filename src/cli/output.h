@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -17,5 +19,8 @@ int exit_code_of(const Error& error);
 
 // Writes a new file; an existing one is replaced only with `force`, and then in one step.
 Result<void> write_file(const std::filesystem::path& path, const std::string& text, bool force);
+// The same, piece by piece: produce calls its argument for each piece and stops when that returns false.
+using WritePiece = std::function<bool(std::string_view)>;
+Result<void> write_file(const std::filesystem::path& path, const std::function<bool(const WritePiece&)>& produce, bool force);
 
 }  // namespace tonnage::cli

@@ -4,7 +4,7 @@
 #include "analysis/report.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
-#include "cli/html_output.h"
+#include "cli/exports.h"
 #include "cli/output.h"
 #include "report/json.h"
 #include "report/text.h"
@@ -15,16 +15,18 @@ namespace tonnage::cli {
 namespace {
 
 struct ReportOptions {
-  std::string file, output, html;
+  std::string file, output;
+  ExportFiles exports;
   bool json = false, force = false;
 };
 
 Result<void> print_report(const ReportOptions& options) {
+  if (auto fine = check_exports(options.exports, options.force); !fine) return fine.error();
   auto record = trace::read_record(options.file);
   if (!record) return record.error();
-  if (!options.html.empty()) {
+  if (options.exports.any()) {
     const auto explanation = analysis::explain(std::make_shared<const trace::Record>(*record));
-    if (auto written = write_html({explanation}, options.html, options.force); !written) return written.error();
+    if (auto written = write_exports({explanation}, options.exports, options.force); !written) return written.error();
   }
   const analysis::Report report = analysis::make_report(*record);
   if (!options.output.empty()) {
@@ -43,7 +45,7 @@ void add_report_command(CLI::App& app, int& exit_code) {
   command->add_option("file", options->file, "The record")->required()->type_name("FILE");
   command->add_flag("--json", options->json, "As JSON");
   command->add_option("--output", options->output, "Write it into this file")->type_name("FILE");
-  add_html_option(command, options->html);
+  add_export_options(command, options->exports);
   command->add_flag("--force", options->force, "Replace an existing file");
   command->callback([options, &exit_code] {
     const auto printed = print_report(*options);

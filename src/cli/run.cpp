@@ -11,7 +11,7 @@
 #include "cli/cards.h"
 #include "cli/child.h"
 #include "cli/exit_codes.h"
-#include "cli/html_output.h"
+#include "cli/exports.h"
 #include "cli/near_names.h"
 #include "cli/output.h"
 #include "cli/session_setup.h"
@@ -24,7 +24,8 @@ namespace tonnage::cli {
 namespace {
 
 struct RunOptions {
-  std::string gpu, memory, record, output, html;
+  std::string gpu, memory, record, output;
+  ExportFiles exports;
   bool json = false, real = false, no_stacks = false, no_known_values = false, quiet = false, force = false;
   double assume_selected = -1;
   std::vector<std::string> command;
@@ -63,9 +64,9 @@ Result<void> print_report(const RunOptions& options, const SessionFiles& files) 
             : "the command never used a GPU: the CUDA driver was loaded, but nothing was put on a device");
   }
   record->source = options.record.empty() ? "" : options.record;
-  if (!options.html.empty()) {
+  if (options.exports.any()) {
     const auto explanation = analysis::explain(std::make_shared<const trace::Record>(*record));
-    if (auto written = write_html({explanation}, options.html, options.force); !written) say(written.error());
+    if (auto written = write_exports({explanation}, options.exports, options.force); !written) say(written.error());
   }
   if (options.quiet && options.output.empty() && !options.json) return {};
   const analysis::Report report = analysis::make_report(*record);
@@ -96,10 +97,7 @@ Result<int> run(const RunOptions& options) {
   if (!options.output.empty() && !options.force && std::filesystem::is_regular_file(options.output, ignored)) {
     return Error{ErrorCode::kUsage, "the file exists", options.output, "choose another name, or replace it with --force"};
   }
-
-  if (!options.html.empty() && !options.force && std::filesystem::is_regular_file(options.html, ignored)) {
-    return Error{ErrorCode::kUsage, "the file exists", options.html, "choose another name, or replace it with --force"};
-  }
+  if (auto fine = check_exports(options.exports, options.force); !fine) return fine.error();
 
   std::filesystem::path real_driver;
   if (options.real) {
@@ -160,7 +158,7 @@ CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
   command->add_option("--record", options->record, "Keep the record in this file")->type_name("FILE");
   command->add_flag("--json", options->json, "Report as JSON, on standard output");
   command->add_option("--output", options->output, "Write the report (text, or JSON with --json) into this file")->type_name("FILE");
-  add_html_option(command, options->html);
+  add_export_options(command, options->exports);
   command->add_flag("--force", options->force, "Replace existing files");
   command->add_option("--assume-selected", options->assume_selected,
                       "Share of elements (0 to 1) that data-dependent selections of unknown data take; default: all of them")

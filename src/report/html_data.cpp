@@ -186,6 +186,9 @@ std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& expl
     if (step.complete && step.end_event > 0) steps.push_back(&step);
   const size_t stride = std::max<size_t>(1, (steps.size() + 3) / 4);
   for (size_t i = 0; i < steps.size(); i += stride) add("end of step " + std::to_string(steps[i]->number), steps[i]->end_event - 1);
+  // The rest at equal distances, so that one is near whatever moment the reader chooses.
+  const size_t rest = kMapMoments - moments.size();
+  for (size_t i = 1; i <= rest && samples.size() > rest; ++i) add("on the way", samples[samples.size() * i / (rest + 1)].event);
   return moments;
 }
 

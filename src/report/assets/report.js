@@ -105,7 +105,7 @@
       const options = {
         width: Math.max(300, holder.clientWidth - 14), height: 330, legend: { show: false }, padding: [8, 10, 0, 0],
         scales: { x: { time: false }, y: { range: () => [0, (capacity && largest > capacity / 2 ? Math.max(capacity, largest) : largest) * 1.04 || 1] } },
-        axes: [{ stroke: ink, grid: { show: false }, ticks: grid, values: (u, values) => values.map(v => byTime ? v + " s" : v.toLocaleString("en-US")) },
+        axes: [{ stroke: ink, grid: { show: false }, ticks: grid, space: 90, values: (u, values) => values.map(v => byTime ? v + " s" : v.toLocaleString("en-US")) },
           { stroke: ink, grid, ticks: grid, size: 78, values: (u, values) => values.map(size),
             splits: (u, i, low, high) => { let step = 2 ** Math.floor(Math.log2(Math.max(high / 5, 1))); const out = []; for (let v = 0; v <= high; v += step) out.push(v); return out; } }],
         series: [{}, ...order.map(i => ({ label: names[i], stroke: colour(names[i]), fill: colour(names[i]), width: 1, paths: path, points: { show: false } })),
@@ -242,7 +242,15 @@
     canvas.addEventListener("mouseleave", hideTip);
     chart.maps.forEach((entry, i) => pick.append(el("option", { value: i }, entry.label + (new Set(chart.maps.map(m => m.process)).size > 1 ? `, process ${entry.process}` : "") + ` (event ${entry.event.toLocaleString("en-US")})`)));
     pick.addEventListener("change", () => { map = chart.maps[Number(pick.value)]; draw(); });
-    return { nodes: [note, canvas], draw };
+    // The map nearest to a moment.
+    function at(event) {
+      const nearest = chart.maps.reduce((best, entry, i) => Math.abs(entry.event - event) < Math.abs(chart.maps[best].event - event) ? i : best, 0);
+      if (chart.maps[nearest] === map) return;
+      map = chart.maps[nearest];
+      pick.value = nearest;
+      if (canvas.isConnected) draw();
+    }
+    return { nodes: [note, canvas], draw, at };
   }
 
   function deviceSection(explanation, device, chart, redraws) {
@@ -256,13 +264,14 @@
     if (device.total_bytes) facts.push(el("span", { title: exact(device.total_bytes) }, `card ${size(device.total_bytes)}`));
     nodes.push(el("div", { class: "bar" }, facts.flatMap((fact, i) => i ? [el("span", { class: "soft" }, "·"), fact] : [fact])));
 
-    let line = null;
+    let line = null, segments = null;
     if (chart && chart.series.event.length) {
       const heading = el("h3"), holder = el("div");
       line = timeline(chart.series, device, explanation, (index, held) => {
         const event = chart.series.event[index], step = stepAt(chart.series, event);
         heading.textContent = `${held ? "At" : "Under the cursor:"} event ${event.toLocaleString("en-US")}${step ? ", step " + step : ""}${chart.series.time_ns[index] ? ", " + duration(chart.series.time_ns[index]) : ""}`;
         holder.replaceChildren(pointBreakdown(chart.series, index));
+        if (held && segments) segments.at(event);
       });
       nodes.push(...line.nodes);
       nodes.push(el("div", { class: "split", style: { marginTop: "14px" } },
@@ -277,8 +286,8 @@
       if (chart.by_module) nodes.push(el("h2", {}, "Live memory at the peak, by module"), ...icicle(chart.by_module, "By the module that made or owns it. Click to look closer."));
     }
     if (chart && chart.maps.length) {
-      const pick = el("select", { "aria-label": "Moment of the segment map" }), map = segmentMap(chart, pick);
-      nodes.push(el("h2", {}, "Segments"), el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above; pale: free")), el("div", {}, map.nodes));
+      const pick = el("select", { "aria-label": "Moment of the segment map" }), map = segments = segmentMap(chart, pick);
+      nodes.push(el("h2", {}, "Segments"), el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above; pale: free; holding a moment in the timeline shows the nearest of these")), el("div", {}, map.nodes));
       redraws.push(map.draw);
     }
     if (device.largest.length) nodes.push(el("h2", {}, "Largest at the peak"), table([["each", 1], ["count", 1], ["together", 1], ["category"], ["name"], ["where"]],
