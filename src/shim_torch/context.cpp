@@ -139,11 +139,14 @@ void emit_phase(ThreadState& thread) {
   bridge().emit(&event);
 }
 
+// A closure that an optimizer's step calls (LBFGS, Lightning with every optimizer) runs with gradients: it is a forward pass.
+bool in_optimizer(const ThreadState& thread) { return thread.optimizer_depth > 0 && !c10::GradMode::is_enabled(); }
+
 bool is_parameter(const at::Tensor& t) { return t.defined() && t.is_cuda() && t.requires_grad() && t.is_leaf(); }
 
 // Parameters among the operator's inputs: they name the module, mark the beginning of training, and C++ optimizers' updates.
 void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::RecordFunction& f) {
-  if (thread.backward_depth > 0 || thread.optimizer_depth > 0) return;
+  if (thread.backward_depth > 0 || in_optimizer(thread)) return;
   auto inputs = inputs_of(f, info);
   bool grad = c10::GradMode::is_enabled();
   bool found = false;
@@ -199,7 +202,6 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
   OpFrame& frame = push(thread, f, OpFrame::Kind::kOperator);
   frame.info = &info;
   frame.name = info.name_id;
-  shim().counters.operators.fetch_add(1, std::memory_order_relaxed);
   if (outermost) {
     if (step_pending.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && thread.backward_depth == 0) finish_pending_step();
     take_stack(thread);
@@ -260,14 +262,101 @@ void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
 
 void count_exception() { shim().counters.exceptions.fetch_add(1, std::memory_order_relaxed); }
 
-std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& f) {
+void function_begins(ThreadState& thread, const at::RecordFunction& f) {
+  const OpInfo* info = find_operator(thread, f);
+  if (!info) return named_begins(thread, f);
+  if (!info->followed()) leave_out_outputs(f);
+  // Nothing can happen inside a view of another operator: it needs no frame.
+  if (info->only_views && !thread.frames.empty() && thread.frames.back().kind == OpFrame::Kind::kOperator) {
+    if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
+    return;
+  }
+  operator_begins(thread, f, *info);
+}
+
+// Frames end in reverse order; one whose end never came (it moved to another thread) is dropped with the frame below it.
+void function_ends(ThreadState& thread, const at::RecordFunction& f) {
+  size_t at = thread.frames.size();
+  while (at > 0 && thread.frames[at - 1].function != &f) at--;
+  if (at == 0) return;
+  while (thread.frames.size() >= at) {
+    OpFrame& frame = thread.frames.back();
+    try {
+      frame_ends(thread, frame, frame.function == &f);
+    } catch (...) {
+      thread.busy = false;
+      count_exception();
+      if (frame.depth_added) bridge().operator_depth_add(-1);
+    }
+    thread.frames.pop_back();
+  }
+}
+
+void backward_begins(ThreadState& thread, const at::RecordFunction& f) {
+  OpFrame& frame = push(thread, f, OpFrame::Kind::kBackward);
+  std::string_view name = f.name();
+  frame.name = intern(name);
+  thread.backward_depth++;
+  backward_since_step.store(true, std::memory_order_relaxed);
+  static thread_local uint32_t last_stack = 0, last_module = 0;
+  if (recall_forward(thread, f.forwardThreadId(), f.seqNr())) {
+    last_stack = thread.stack;
+    last_module = thread.module;
+  } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
+    thread.stack = last_stack;
+    thread.module = last_module;
+  }
+  emit_phase(thread);
+  if (name == "torch::autograd::AccumulateGrad" && f.inputs().size() > 0 && f.inputs()[0].isTensor()) {
+    const at::Tensor& gradient = f.inputs()[0].toTensor();
+    if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0) label(address_of(gradient), record::Category::kGradient, 0);
+  }
+}
+
+void emit_annotation(std::string_view name, bool ends) {
+  record::Event event;
+  fill_context(&event);
+  event.kind = EventKind::kAnnotation;
+  event.name = intern(name);
+  event.value = ends;
+  bridge().emit(&event);
+}
+
+void user_scope_begins(ThreadState& thread, std::string_view name) {
+  if (starts_with(name, "Optimizer.")) {
+    optimizer_scope_seen.store(true, std::memory_order_relaxed);
+    thread.optimizer_depth++;
+    size_t begin = name.find('#');
+    thread.scope_name = begin == std::string_view::npos ? 0 : intern(name.substr(begin + 1));
+  } else if (starts_with(name, "enumerate(DataLoader)")) {
+    thread.data_depth++;
+    thread.scope_name = intern(name);
+  } else {
+    return emit_annotation(name, false);
+  }
+  emit_phase(thread);
+}
+
+void user_scope_ends(ThreadState& thread, std::string_view name) {
+  if (starts_with(name, "Optimizer.")) {
+    if (thread.optimizer_depth > 0 && --thread.optimizer_depth == 0 && starts_with(name, "Optimizer.step#")) note_optimizer_step(thread);
+  } else if (starts_with(name, "enumerate(DataLoader)")) {
+    if (thread.data_depth > 0) thread.data_depth--;
+  } else {
+    emit_annotation(name, true);
+  }
+}
+
+std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& f) {
   ThreadState* thread = thread_state();
   if (!thread || thread->busy) return nullptr;
   try {
-    if (const OpInfo* info = find_operator(f))
-      operator_begins(*thread, f, *info);
+    if (f.scope() == at::RecordScope::FUNCTION)
+      function_begins(*thread, f);
+    else if (f.scope() == at::RecordScope::BACKWARD_FUNCTION)
+      backward_begins(*thread, f);
     else
-      named_begins(*thread, f);
+      user_scope_begins(*thread, f.name());
   } catch (...) {
     thread->busy = false;
     count_exception();
@@ -275,99 +364,14 @@ std::unique_ptr<at::ObserverContext> function_begins(const at::RecordFunction& f
   return nullptr;
 }
 
-// Frames end in reverse order; one whose end never came (it moved to another thread) is dropped with the frame below it.
-void any_function_ends(const at::RecordFunction& f, at::ObserverContext*) {
-  ThreadState* thread = thread_state();
-  if (!thread || thread->busy) return;
-  size_t at = thread->frames.size();
-  while (at > 0 && thread->frames[at - 1].function != &f) at--;
-  if (at == 0) return;
-  while (thread->frames.size() >= at) {
-    OpFrame& frame = thread->frames.back();
-    try {
-      frame_ends(*thread, frame, frame.function == &f);
-    } catch (...) {
-      thread->busy = false;
-      count_exception();
-      if (frame.depth_added) bridge().operator_depth_add(-1);
-    }
-    thread->frames.pop_back();
-  }
-}
-
-std::unique_ptr<at::ObserverContext> backward_begins(const at::RecordFunction& f) {
-  ThreadState* thread = thread_state();
-  if (!thread || thread->busy) return nullptr;
-  try {
-    OpFrame& frame = push(*thread, f, OpFrame::Kind::kBackward);
-    std::string_view name = f.name();
-    frame.name = intern(name);
-    thread->backward_depth++;
-    backward_since_step.store(true, std::memory_order_relaxed);
-    static thread_local uint32_t last_stack = 0, last_module = 0;
-    if (recall_forward(*thread, f.forwardThreadId(), f.seqNr())) {
-      last_stack = thread->stack;
-      last_module = thread->module;
-    } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
-      thread->stack = last_stack;
-      thread->module = last_module;
-    }
-    emit_phase(*thread);
-    if (name == "torch::autograd::AccumulateGrad" && f.inputs().size() > 0 && f.inputs()[0].isTensor()) {
-      const at::Tensor& gradient = f.inputs()[0].toTensor();
-      if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0) label(address_of(gradient), record::Category::kGradient, 0);
-    }
-  } catch (...) {
-    count_exception();
-  }
-  return nullptr;
-}
-
-std::unique_ptr<at::ObserverContext> user_scope_begins(const at::RecordFunction& f) {
-  ThreadState* thread = thread_state();
-  if (!thread || thread->busy) return nullptr;
-  try {
-    std::string_view name = f.name();
-    if (starts_with(name, "Optimizer.")) {
-      optimizer_scope_seen.store(true, std::memory_order_relaxed);
-      thread->optimizer_depth++;
-      size_t begin = name.find('#');
-      thread->scope_name = begin == std::string_view::npos ? 0 : intern(name.substr(begin + 1));
-    } else if (starts_with(name, "enumerate(DataLoader)")) {
-      thread->data_depth++;
-      thread->scope_name = intern(name);
-    } else {
-      record::Event event;
-      fill_context(&event);
-      event.kind = EventKind::kAnnotation;
-      event.name = intern(name);
-      bridge().emit(&event);
-      return nullptr;
-    }
-    emit_phase(*thread);
-  } catch (...) {
-    count_exception();
-  }
-  return nullptr;
-}
-
-void user_scope_ends(const at::RecordFunction& f, at::ObserverContext*) {
+void scope_ends(const at::RecordFunction& f, at::ObserverContext*) {
   ThreadState* thread = thread_state();
   if (!thread || thread->busy) return;
   try {
-    std::string_view name = f.name();
-    if (starts_with(name, "Optimizer.")) {
-      if (thread->optimizer_depth > 0 && --thread->optimizer_depth == 0 && starts_with(name, "Optimizer.step#")) note_optimizer_step(*thread);
-    } else if (starts_with(name, "enumerate(DataLoader)")) {
-      if (thread->data_depth > 0) thread->data_depth--;
-    } else {
-      record::Event event;
-      fill_context(&event);
-      event.kind = EventKind::kAnnotation;
-      event.name = intern(name);
-      event.value = 1;
-      bridge().emit(&event);
-    }
+    if (f.scope() == at::RecordScope::USER_SCOPE)
+      user_scope_ends(*thread, f.name());
+    else
+      function_ends(*thread, f);
   } catch (...) {
     count_exception();
   }
@@ -377,7 +381,7 @@ void user_scope_ends(const at::RecordFunction& f, at::ObserverContext*) {
 
 Phase current_phase(const ThreadState& thread) {
   if (thread.backward_depth > 0) return Phase::kBackward;
-  if (thread.optimizer_depth > 0) return Phase::kOptimizer;
+  if (in_optimizer(thread)) return Phase::kOptimizer;
   if (thread.data_depth > 0) return Phase::kData;
   if (!training_began.load(std::memory_order_relaxed)) return Phase::kInit;
   if (c10::GradMode::is_enabled() || thread.named_depth > 0) return Phase::kForward;
@@ -425,13 +429,11 @@ void finish_pending_step() {
 }
 
 void observe_operators() {
-  at::addGlobalCallback(at::RecordFunctionCallback(&function_begins, &any_function_ends)
+  // One for all scopes: PyTorch copies the list of callbacks whenever a thread's state changes, as at every backward node.
+  at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends)
                             .needsInputs(true)
                             .needsOutputs(true)
-                            .scopes({at::RecordScope::FUNCTION}));
-  at::addGlobalCallback(
-      at::RecordFunctionCallback(&backward_begins, &any_function_ends).needsInputs(true).scopes({at::RecordScope::BACKWARD_FUNCTION}));
-  at::addGlobalCallback(at::RecordFunctionCallback(&user_scope_begins, &user_scope_ends).scopes({at::RecordScope::USER_SCOPE}));
+                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
 }
 
 }  // namespace tonnage::shim

@@ -87,6 +87,13 @@ void label(uint64_t address, record::Category category, uint32_t name) {
   bridge().emit(&event);
 }
 
+void fact(const std::string& text) {
+  record::Event event;
+  event.kind = record::EventKind::kFact;
+  event.name = bridge().intern_string(text.data(), text.size());
+  bridge().emit(&event);
+}
+
 void message(const std::string& text, bool warning) {
   record::Event event;
   event.kind = record::EventKind::kMessage;

@@ -22,6 +22,9 @@ uint32_t outer_module(uint32_t module, size_t levels);
 // Under the allocator's lock: the block is gone, and with it what was known about it.
 void address_freed(uint64_t address);
 
+// "key=value": what holds for the process.
+void fact(const std::string& text);
+
 // A note or a warning for the report.
 void message(const std::string& text, bool warning);
 

@@ -1,6 +1,7 @@
 #include "shim_torch/operators.h"
 
 #include <ATen/core/enum_tag.h>
+#include <torch/version.h>
 
 #include <cstring>
 #include <memory>
@@ -65,6 +66,9 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   info->allocates_only = in(name, {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
                                    "aten::resize_", "aten::resize_as_", "aten::set_", "aten::record_stream", "aten::pin_memory",
                                    "aten::_efficientzerotensor", "aten::empty_permuted"});
+  info->only_views = in(name, {"aten::as_strided", "aten::view", "aten::_unsafe_view", "aten::_reshape_alias", "aten::t", "aten::transpose",
+                               "aten::permute", "aten::expand", "aten::detach", "aten::alias", "aten::unsqueeze", "aten::squeeze",
+                               "aten::select", "aten::slice", "aten::narrow", "aten::split", "aten::unbind", "aten::view_as"});
   info->moves = in(name, {"aten::to", "aten::_to_copy"});
   info->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   const auto& arguments = schema.arguments();
@@ -86,6 +90,23 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   }
   return info;
 }
+
+// at::RecordFunction::step_callbacks_ is private; an explicit instantiation may name it. Where the member is known to be there.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 11
+constexpr bool kKnownLayout = true;
+struct Marker {
+  friend at::StepCallbacks at::RecordFunction::*step_callbacks_of(Marker);
+};
+template <at::StepCallbacks at::RecordFunction::*Member>
+struct Reach {
+  friend at::StepCallbacks at::RecordFunction::*step_callbacks_of(Marker) { return Member; }
+};
+template struct Reach<&at::RecordFunction::step_callbacks_>;
+#else
+constexpr bool kKnownLayout = false;
+struct Marker {};
+at::StepCallbacks at::RecordFunction::*step_callbacks_of(Marker) { return nullptr; }
+#endif
 
 struct Table {
   std::mutex mutex;
@@ -112,18 +133,20 @@ c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, 
   return all.size() > results ? all.slice(all.size() - results) : all;
 }
 
-const OpInfo* find_operator(const at::RecordFunction& function) {
+void leave_out_outputs(const at::RecordFunction& function) {
+  if constexpr (kKnownLayout) {
+    // The record function is a local variable of the dispatcher, which asks for the flag after the start callbacks have run.
+    at::StepCallbacks& callbacks = const_cast<at::RecordFunction&>(function).*step_callbacks_of(Marker());
+    if (callbacks.callbacks_.size() == 1) callbacks.needs_outputs_ = false;
+  }
+}
+
+const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& function) {
   // An operator's name lives in its registered schema, so its address tells the overload. Names of other record functions are
   // temporary strings; they are never entered here.
   const char* name = function.name();
-  struct Slot {
-    const char* pointer;
-    const OpInfo* info;
-  };
-  constexpr size_t kSlots = 1024;
-  static thread_local Slot cache[kSlots];
-  Slot& slot = cache[(reinterpret_cast<uintptr_t>(name) >> 4) % kSlots];
-  if (slot.pointer == name && slot.info->name == name) return slot.info;
+  auto& slot = thread.operators[(reinterpret_cast<uintptr_t>(name) >> 4) % kOperatorSlots];
+  if (slot.name == name && slot.info->name == name) return slot.info;
   auto operator_name = function.operator_name();
   if (!operator_name) return nullptr;
   std::lock_guard<std::mutex> lock(table().mutex);

@@ -12,6 +12,8 @@
 
 namespace tonnage::shim {
 
+struct ThreadState;
+
 // Operators that get a treatment of their own; the rest follow their schema.
 enum class Special : uint8_t {
   kNone,
@@ -38,6 +40,7 @@ struct OpInfo {
   bool has_cuda_kernel = false;  // a leaf: its outputs are what its kernels write
   bool is_view = false;
   bool allocates_only = false;   // empty and friends: contents stay what they were
+  bool only_views = false;       // makes another view of a tensor and no memory
   bool moves = false;            // to, _to_copy: may copy from the host
   bool random = false;
   int generator_argument = -1;
@@ -58,7 +61,11 @@ struct OpInfo {
 c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function, const OpInfo& info);
 c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, const OpInfo& info);
 
+// Spares this call the boxing of its results, which costs more than all else that is done for a view or a composite operator.
+// Only from a start callback; outputs_of() is empty afterwards. Does nothing where another observer is there too.
+void leave_out_outputs(const at::RecordFunction& function);
+
 // The operator that this record function stands for; null if it is not an operator. Thread-safe; cheap after the first time.
-const OpInfo* find_operator(const at::RecordFunction& function);
+const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& function);
 
 }  // namespace tonnage::shim

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <cstring>
 
 namespace tonnage::shim {
 namespace {
@@ -35,6 +36,7 @@ PythonApi look_up() {
   const char* (*version)() = nullptr;
   if (all && find(version, "Py_GetVersion")) {
     const char* text = version();
+    api.version.assign(text, std::strcspn(text, " "));
     api.minor = text[0] == '3' && text[1] == '.' ? std::atoi(text + 2) : 0;
   }
   api.present = all && api.minor > 0;

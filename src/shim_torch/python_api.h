@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace tonnage::shim {
 
 struct PythonApi {
   bool present = false;
   int minor = 0;  // 3.x
+  std::string version;  // e.g. "3.11.2"
 
   int (*is_initialized)() = nullptr;
   int (*is_finalizing)() = nullptr;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shim_torch/python_api.h"
+#include "shim_torch/state.h"
 
 namespace tonnage::shim {
 namespace {
@@ -118,12 +119,10 @@ class Stacks {
     if (n == 0) return 0;
     uint64_t hash = 0;
     for (size_t i = 0; i < n; i++) hash = mix(hash, reinterpret_cast<uint64_t>(raw[i].instruction));
-    struct Recent {
-      uint64_t hash = 0;
-      uint32_t id = 0;
-    };
-    static thread_local Recent recent;
-    if (recent.hash == hash) return recent.id;
+    ThreadState* state = thread_state();
+    if (!state) return 0;
+    auto& recent = state->stacks[hash % kStackSlots];
+    if (recent.hash == hash && recent.id) return recent.id;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       auto found = stacks_.find(hash);

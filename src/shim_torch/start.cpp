@@ -56,6 +56,7 @@ extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(const 
     shim::python_api();
     shim::stacks_start(bridge);
     shim::observe_operators();
+    if (shim::python_api().present) shim::fact("python_version=" + shim::python_api().version);
     bridge->set_context_provider(&shim::fill_for_driver);
     std::atexit(&shim::at_process_end);
     return 0;

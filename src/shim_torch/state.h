@@ -27,7 +27,7 @@ struct Settings {
 
 // Counted, and told in the record at the end: what did not work.
 struct Counters {
-  std::atomic<uint64_t> operators{0}, computed{0}, failed{0}, exceptions{0};
+  std::atomic<uint64_t> computed{0}, failed{0}, exceptions{0};
 };
 
 struct Shim {
@@ -40,6 +40,12 @@ struct Shim {
 // The one instance; set up by tonnage_torch_start before any callback can run, never destroyed.
 Shim& shim();
 inline const vgpu::Bridge& bridge() { return *shim().bridge; }
+
+// A fill_ with a value that is known.
+struct PendingFill {
+  at::Tensor target;
+  at::Scalar value;
+};
 
 // Frames of RecordFunction on this thread, outermost first.
 struct OpFrame {
@@ -61,8 +67,7 @@ struct OpFrame {
   uint64_t read_address = 0, read_size = 0;  // of a scalar read
   int64_t expected_count = -1;  // elements that a selection inside will take, if known
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
-  at::Tensor fill_target;  // fill_
-  at::Scalar fill_value;
+  std::unique_ptr<PendingFill> fill;
   std::unique_ptr<PendingCompute> pending;
 };
 
@@ -74,6 +79,7 @@ struct RecentAlloc {
 };
 
 inline constexpr size_t kRecentAllocs = 16;
+inline constexpr size_t kOperatorSlots = 1024, kStackSlots = 512;
 
 struct ThreadState {
   std::vector<OpFrame> frames;
@@ -94,6 +100,14 @@ struct ThreadState {
   uint64_t thread_id = 0;     // RecordFunction's
   RecentAlloc recent[kRecentAllocs];
   uint32_t recent_next = 0;
+  struct {
+    const char* name = nullptr;
+    const OpInfo* info = nullptr;
+  } operators[kOperatorSlots];  // by the address of the name
+  struct {
+    uint64_t hash = 0;
+    uint32_t id = 0;
+  } stacks[kStackSlots];        // seen last, by their hash
 };
 
 // This thread's state; null while the thread is ending.

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
+#include <optional>
 
 #include "shim_torch/capture.h"
 #include "shim_torch/selection.h"
@@ -187,11 +188,11 @@ bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, Pe
 
 // fill_ with a known value: the content is a pattern, which costs nothing however large the tensor is.
 bool fill_by_pattern(ThreadState& thread, OpFrame& frame) {
-  const at::Tensor& device = frame.fill_target;
-  if (!device.defined() || device.element_size() > 8 || !device.is_non_overlapping_and_dense() || device.numel() == 0) return false;
+  const at::Tensor& device = frame.fill->target;
+  if (device.element_size() > 8 || !device.is_non_overlapping_and_dense() || device.numel() == 0) return false;
   PlainCpuScope scope(thread);
   at::Tensor one = at::empty({1}, at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
-  one.fill_(frame.fill_value);
+  one.fill_(frame.fill->value);
   uint64_t bits = 0;
   auto width = static_cast<unsigned>(device.element_size());
   std::memcpy(&bits, one.const_data_ptr(), width);
@@ -378,14 +379,14 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   bridge().operator_depth_add(1);
   frame.depth_added = true;
   if (info.special == Special::kFill && inputs.size() == 2 && inputs[0].isTensor() && inputs[1].isScalar() && shim().settings.known_values) {
-    frame.fill_target = inputs[0].toTensor();
-    frame.fill_value = inputs[1].toScalar();
+    frame.fill = std::make_unique<PendingFill>(PendingFill{inputs[0].toTensor(), inputs[1].toScalar()});
   }
   bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter && (!info.random || info.generator_argument >= 0) &&
               info.hidden_writes.empty() && shim().settings.known_values;
   if (verdict.candidate && able && info.special != Special::kScalarRead) {
-    PlainCpuScope scope(thread);
     auto pending = std::make_unique<PendingCompute>();
+    std::optional<PlainCpuScope> scope;
+    if (info.any_writes) scope.emplace(thread);  // else nothing is loaded yet
     if (keep_inputs(info, inputs, *pending)) frame.pending = std::move(pending);
   }
   if (info.special != Special::kNone && shim().settings.known_values) {
@@ -401,7 +402,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
   if (frame.delegated) return;  // the call inside it was followed
   auto outputs = outputs_of(*frame.function, info);
   auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
-  if (info.special == Special::kFill && fill_by_pattern(thread, frame)) return;
+  if (frame.fill && fill_by_pattern(thread, frame)) return;
   if (frame.pending) {
     bool fits = true;
     bool wanted = !frame.pending->written.empty() || frame.pending->has_results;
