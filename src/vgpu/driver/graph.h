@@ -65,7 +65,7 @@ bool free_graph_memory(CUdeviceptr address);
 
 // Needed from launch.cpp: runs the kernel now on the stream, as an uncaptured launch would (virtual time, counters, code
 // that becomes resident, content behind its pointers unknown). The stream is not capturing.
-CUresult run_kernel(Stream* stream, const KernelLaunch& launch);
+CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph);
 
 // A copy or memset on the known content, here and now; device and host memory and arrays (graph_copy.cpp). Host memory that
 // is read into gets the known bytes and zeros for the rest. No virtual time, no checks of the ranges.

@@ -241,7 +241,7 @@ CUresult run_node(GraphExec* exec, const Graph& graph, GraphNode& node, Stream* 
   switch (type_of(node.params)) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       std::vector<CUlaunchAttribute> attributes;
-      return run_kernel(stream, launch_of(std::get<KernelParams>(node.params), &attributes));
+      return run_kernel(stream, launch_of(std::get<KernelParams>(node.params), &attributes), /*in_graph=*/true);
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY:
       advance(stream);

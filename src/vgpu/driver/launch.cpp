@@ -3,6 +3,7 @@
 
 #include "vgpu/card/occupancy.h"
 #include "vgpu/driver/graph.h"
+#include "vgpu/driver/kernel_time.h"
 #include "vgpu/driver/module.h"
 #include "vgpu/driver/recording.h"
 #include "vgpu/driver/state.h"
@@ -16,13 +17,15 @@ KernelAttributes attributes_of(Function* function) {
 }
 
 // What a kernel that nobody accounts for may have written: everything behind its pointer arguments becomes unknown.
-void forget_behind_arguments(const Function& function, void** params, void** extra) {
+void forget_behind_arguments(const Function& function, void** params, void** extra, bool in_graph) {
   Driver* state = driver();
   auto look_at = [&](uint64_t word) {
     if (!state->is_device_address(word)) return;
+    // PyTorch's blocks share big allocations. What begins at a live block writes that block alone; of a graph's kernels the blocks
+    // may be gone, and others in their place.
+    if (const uint64_t bytes = in_graph ? 0 : torch_blocks().bytes_at(word)) return state->content.forget(word, bytes);
     Allocation allocation;
     if (!find_allocation(word, &allocation)) return;
-    // PyTorch's blocks share big allocations: forget to the end of the known bytes that start there, not the whole segment.
     const uint64_t end = allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
     state->content.forget(word, end - word);
   };
@@ -79,18 +82,18 @@ CUresult launch(const KernelLaunch& request, CUstream handle) {
     make_resident(function);
     return capture_kernel(stream, request);
   }
-  return run_kernel(stream, request);
+  return run_kernel(stream, request, /*in_graph=*/false);
 }
 
 }  // namespace
 
-CUresult run_kernel(Stream* stream, const KernelLaunch& launch) {
+CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   Function* function = to_function(launch.function);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  advance(stream);
+  advance(stream, kernel_ticks(function, launch.params));
   stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
   make_resident(function);
-  if (!inside_operator() && (launch.params || launch.extra)) forget_behind_arguments(*function, launch.params, launch.extra);
+  if (!inside_operator() && (launch.params || launch.extra)) forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <string.h>
+#include <string>
 #include <unordered_set>
 
 #include "record/writer.h"
@@ -65,8 +66,11 @@ uint32_t bridge_intern_string(const char* text, size_t n) { return writer().inte
 uint32_t bridge_intern_stack(const record::Frame* frames, size_t n) { return writer().intern_stack(frames, n); }
 void bridge_emit(const Fact* event) {
   // Memory that PyTorch hands out anew has no known content.
-  if (event->kind == EventKind::kAlloc)
+  if (event->kind == EventKind::kAlloc) {
     if (Driver* state = driver()) state->content.forget(event->address, event->size_bytes);
+    torch_blocks().add(event->address, event->size_bytes);
+  }
+  if (event->kind == EventKind::kFreeRequested) torch_blocks().remove(event->address);
   if (event->kind == EventKind::kStep)
     if (Driver* state = driver()) record_kernel_counts(state);
   writer().emit(*event);
@@ -91,6 +95,11 @@ Bridge g_bridge = {sizeof(Bridge),       kBridgeVersion,       nullptr,         
 }  // namespace
 
 const Bridge* bridge() { return &g_bridge; }
+
+BlockTable& torch_blocks() {
+  static BlockTable& table = *new BlockTable;
+  return table;
+}
 
 void start_recording(Driver* state) {
   g_bridge.session = state->session;
@@ -179,6 +188,12 @@ void record_stub_call(const char* function) {
   Fact event = make_event(EventKind::kStubCall, 0);
   event.name = writer().intern_string(function);
   emit_with_context(event);
+}
+void record_fact(std::string_view key, std::string_view value) {
+  Fact event = make_event(EventKind::kFact, 0);
+  const std::string text = std::string(key) + "=" + std::string(value);
+  event.name = writer().intern_string(text.data(), text.size());
+  writer().emit(event);
 }
 void record_message(std::string_view text, bool warning) {
   Fact event = make_event(EventKind::kMessage, 0);

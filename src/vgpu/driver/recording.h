@@ -6,6 +6,7 @@
 
 #include "record/event.h"
 #include "vgpu/bridge.h"
+#include "vgpu/memory/block_table.h"
 
 namespace tonnage::vgpu {
 
@@ -21,6 +22,10 @@ void record_context(int device, uint64_t modelled_bytes);
 void record_module_load(int device, uint64_t modelled_bytes, std::string_view name);
 void record_unknown_read(int device, uint64_t address, uint64_t bytes);
 void record_stub_call(const char* function);
+// The blocks of PyTorch's allocator, as far as the recorder tells of them.
+BlockTable& torch_blocks();
+// What holds for the process, e.g. the version of its PyTorch.
+void record_fact(std::string_view key, std::string_view value);
 void record_message(std::string_view text, bool warning);
 void record_kernel_counts(Driver* driver);
 void stop_recording_in_child();  // after fork: the child has its own stream of chunks

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
 
 #include "shim_torch/shim_key.h"
@@ -69,13 +70,41 @@ void* open_shim(const Session& session, const std::string& file) {
   return nullptr;
 }
 
+std::atomic<bool> g_settled{false};  // PyTorch was there: a recorder runs, or the record says why not
+std::atomic<unsigned long long> g_libraries{0};
+
+// How many libraries were ever loaded into this process.
+unsigned long long libraries_loaded() {
+  unsigned long long count = 0;
+  dl_iterate_phdr(
+      [](struct dl_phdr_info* info, size_t, void* out) {
+        *static_cast<unsigned long long*>(out) = info->dlpi_adds;
+        return 1;
+      },
+      &count);
+  return count;
+}
+
+// What the process itself was started with: it may have set it after the session began.
+void record_facts(const std::string& root) {
+  if (const std::string version = shim::read_torch_build(root).version; !version.empty()) record_fact("torch_version", version);
+  const char* settings = getenv("PYTORCH_ALLOC_CONF");
+  if (!settings) settings = getenv("PYTORCH_CUDA_ALLOC_CONF");
+  if (settings) record_fact("alloc_conf", settings);
+}
+
 }  // namespace
 
 void load_shim() {
+  if (g_settled.load(std::memory_order_acquire)) return;
   Driver* state = driver();
   if (!state || !state->session->record_path[0]) return;
+  // Looked for anew only when something was loaded since the last time.
+  const unsigned long long libraries = libraries_loaded();
+  if (g_libraries.exchange(libraries) == libraries) return;
   const std::string root = loaded_torch_root();
-  if (root.empty()) return;  // not a PyTorch program
+  if (root.empty() || g_settled.exchange(true)) return;  // not a PyTorch program, so far
+  record_facts(root);
   const std::string file = shim::shim_file_name(root);
   void* library = file.empty() ? nullptr : open_shim(*state->session, file);
   if (!library && !file.empty()) {

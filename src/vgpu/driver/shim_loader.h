@@ -4,7 +4,8 @@
 
 namespace tonnage::vgpu {
 
-// Called once, at cuInit, with no lock held.
+// Called at cuInit, and again where contexts and allocations are made: CUDA may have been started before PyTorch was loaded.
+// Cheap where there is nothing new to see. No lock is held.
 void load_shim();
 
 }  // namespace tonnage::vgpu

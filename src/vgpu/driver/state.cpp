@@ -236,6 +236,7 @@ CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes
                                 CUdeviceptr* out) {
   Driver* state = driver();
   *out = 0;
+  load_shim();
   if (bytes == 0 || bytes > (1ull << 50)) return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
   const uint64_t accounted = round_up(bytes, kGranule);
   if (!charge_device(device, accounted)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -9,6 +9,7 @@
 
 #include "vgpu/driver/recording.h"
 #include "vgpu/driver/shared_block.h"
+#include "vgpu/driver/shim_loader.h"
 
 namespace tonnage::vgpu {
 namespace {
@@ -199,6 +200,7 @@ VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
   VGPU_DRIVER(state);
   (void)state;
   if (!out || size == 0 || size % kGranule || flags) return CUDA_ERROR_INVALID_VALUE;
+  load_shim();
   Physical physical;
   if (const CUresult result = check_prop(prop, &physical.device); result != CUDA_SUCCESS) return result;
   if (size > (1ull << 50)) return CUDA_ERROR_OUT_OF_MEMORY;
