@@ -15,7 +15,7 @@ namespace tonnage {
 namespace {
 
 using ::torch::Tensor;
-using State = Adam8bitParamState;
+using EightBitState = Adam8bitParamState;
 
 constexpr int64_t kBlock = 256;    // elements that share a magnitude; a warp's work on CUDA
 constexpr uint32_t kWarps = 8;     // blocks of a thread block
@@ -119,7 +119,7 @@ float encode_block(const float* values, int64_t n, bool is_signed, uint8_t* out)
 }
 
 template <class Element>
-void update_on_cpu(const Tensor& p, const Tensor& grad, State& state, const Update& u) {
+void update_on_cpu(const Tensor& p, const Tensor& grad, EightBitState& state, const Update& u) {
   auto* params = p.mutable_data_ptr<Element>();
   const auto* grads = grad.const_data_ptr<Element>();
   auto* m_codes = state.exp_avg().mutable_data_ptr<uint8_t>();
@@ -143,7 +143,7 @@ void update_on_cpu(const Tensor& p, const Tensor& grad, State& state, const Upda
   });
 }
 
-void update_on_cuda(const Tensor& p, const Tensor& grad, State& state, Update u) {
+void update_on_cuda(const Tensor& p, const Tensor& grad, EightBitState& state, Update u) {
   void* params = p.data_ptr();
   const void* grads = grad.const_data_ptr();
   void* m_codes = state.exp_avg().data_ptr();
@@ -159,7 +159,7 @@ void update_on_cuda(const Tensor& p, const Tensor& grad, State& state, Update u)
 
 bool in_8_bits(const Tensor& p, const Adam8bitOptions& options) { return p.numel() >= options.min_elements(); }
 
-void make_state(State& state, const Tensor& p, const Adam8bitOptions& options) {
+void make_state(EightBitState& state, const Tensor& p, const Adam8bitOptions& options) {
   if (!in_8_bits(p, options)) {
     state.exp_avg(optim::zeros_for(p));
     state.exp_avg_sq(optim::zeros_for(p));
@@ -187,7 +187,7 @@ void check(const Tensor& p, size_t index) {
               "; there are kernels for the CPU and for CUDA");
 }
 
-void update_large(const Tensor& p, State& state, const Adam8bitOptions& options) {
+void update_large(const Tensor& p, EightBitState& state, const Adam8bitOptions& options) {
   const auto [beta1, beta2] = options.betas();
   const double correction1 = 1 - std::pow(beta1, state.step() + 1), correction2 = 1 - std::pow(beta2, state.step() + 1);
   const double decay = options.weight_decay();
@@ -212,10 +212,10 @@ void update_large(const Tensor& p, State& state, const Adam8bitOptions& options)
 }
 
 // The small parameters of a group, with one kernel for those of equal device, type and step.
-void update_small(const std::vector<std::pair<Tensor, State*>>& small, const Adam8bitOptions& options) {
+void update_small(const std::vector<std::pair<Tensor, EightBitState*>>& small, const Adam8bitOptions& options) {
   struct Lists {
     std::vector<Tensor> params, grads, exp_avgs, exp_avg_sqs;
-    std::vector<State*> states;
+    std::vector<EightBitState*> states;
   };
   std::map<std::tuple<c10::DeviceType, int, at::ScalarType, int64_t>, Lists> lists;
   for (const auto& [p, state] : small) {
@@ -236,7 +236,7 @@ void update_small(const std::vector<std::pair<Tensor, State*>>& small, const Ada
     else
       at::_fused_adam_(l.params, l.grads, l.exp_avgs, l.exp_avg_sqs, {}, steps, options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
                        /*amsgrad=*/false, /*maximize=*/false);
-    for (State* state : l.states) state->step(step);
+    for (EightBitState* state : l.states) state->step(step);
   }
 }
 
@@ -290,7 +290,7 @@ Tensor Adam8bit::step(LossClosure closure) {
   RECORD_USER_SCOPE("Optimizer.step#Adam8bit.step");
   struct Ready {
     Tensor param;
-    State* state;
+    EightBitState* state;
   };
   std::vector<std::vector<Ready>> ready(param_groups_.size());
   for (size_t i = 0; i < ready.size(); i++)
@@ -301,13 +301,13 @@ Tensor Adam8bit::step(LossClosure closure) {
   for (size_t i = 0; i < ready.size(); i++) {
     const auto& options = static_cast<const Adam8bitOptions&>(param_groups_[i].options());
     for (Ready& r : ready[i]) {
-      r.state = &optim::state_of<State>(*this, r.param, [&](State& fresh) { make_state(fresh, r.param, options); });
+      r.state = &optim::state_of<EightBitState>(*this, r.param, [&](EightBitState& fresh) { make_state(fresh, r.param, options); });
       if (r.param.is_cuda() && r.state->exp_avg_scale().defined()) kernel_for(r.param.scalar_type()).prepare(r.param.device());
     }
   }
   for (size_t i = 0; i < ready.size(); i++) {
     const auto& options = static_cast<const Adam8bitOptions&>(param_groups_[i].options());
-    std::vector<std::pair<Tensor, State*>> small;
+    std::vector<std::pair<Tensor, EightBitState*>> small;
     for (const Ready& r : ready[i]) {
       if (r.state->exp_avg_scale().defined())
         update_large(r.param, *r.state, options);

@@ -19,7 +19,7 @@ using Tensors = std::vector<Tensor>;
 namespace to = ::torch::optim;
 
 // Parameters of one device, type and number of steps: what one kernel takes. The lists are parallel.
-struct Batch {
+struct ParamBatch {
   int64_t step = 0;  // of this update; 1 for the first
   Tensors params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, momentum;
 };
@@ -44,10 +44,10 @@ struct Traits<to::AdamW> {
 
 // Adam's batches of a group. All states exist, and no step is counted, when this returns.
 template <class Plain>
-std::map<BatchKey, Batch> adam_batches(to::Optimizer& optimizer, const to::OptimizerParamGroup& group, const Tensors& params) {
+std::map<BatchKey, ParamBatch> adam_batches(to::Optimizer& optimizer, const to::OptimizerParamGroup& group, const Tensors& params) {
   using State = typename Traits<Plain>::State;
   const auto& options = static_cast<const typename Traits<Plain>::Options&>(group.options());
-  std::map<BatchKey, Batch> batches;
+  std::map<BatchKey, ParamBatch> batches;
   for (const Tensor& p : params) {
     State& state = optim::state_of<State>(optimizer, p, [&](State& fresh) {
       fresh.step(0);
@@ -55,7 +55,7 @@ std::map<BatchKey, Batch> adam_batches(to::Optimizer& optimizer, const to::Optim
       fresh.exp_avg_sq(optim::zeros_for(p));
     });
     if (options.amsgrad() && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(optim::zeros_for(p));
-    Batch& batch = batches[key_of(p, state.step())];
+    ParamBatch& batch = batches[key_of(p, state.step())];
     batch.step = state.step() + 1;
     batch.params.push_back(p);
     batch.grads.push_back(p.grad());
@@ -67,13 +67,13 @@ std::map<BatchKey, Batch> adam_batches(to::Optimizer& optimizer, const to::Optim
 }
 
 template <class Plain>
-void count_step(to::Optimizer& optimizer, const Batch& batch) {
+void count_step(to::Optimizer& optimizer, const ParamBatch& batch) {
   for (const Tensor& p : batch.params)
     static_cast<typename Traits<Plain>::State&>(*optimizer.state()[p.unsafeGetTensorImpl()]).step(batch.step);
 }
 
 template <class Plain>
-void fused_adam(const Batch& batch, const typename Traits<Plain>::Options& options) {
+void fused_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options) {
   const auto [beta1, beta2] = options.betas();
   const Tensor step = at::full({}, static_cast<double>(batch.step), batch.params[0].options().dtype(at::kFloat).requires_grad(false));
   const Tensors steps(batch.params.size(), step);
@@ -101,7 +101,7 @@ Tensors slice(const Tensors& all, size_t begin, size_t end) {
 }
 
 template <class Plain>
-void foreach_adam(const Batch& batch, const typename Traits<Plain>::Options& options) {
+void foreach_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options) {
   const auto [beta1, beta2] = options.betas();
   const double correction1 = 1 - std::pow(beta1, batch.step), correction2 = 1 - std::pow(beta2, batch.step);
   for (size_t begin = 0, end; begin < batch.params.size(); begin = end) {
@@ -128,8 +128,8 @@ void foreach_adam(const Batch& batch, const typename Traits<Plain>::Options& opt
 }
 
 // SGD's batches. The key's last part says whether the momentum buffers are new (0) or have been filled (1).
-std::map<BatchKey, Batch> sgd_batches(to::Optimizer& optimizer, const to::SGDOptions& options, const Tensors& params) {
-  std::map<BatchKey, Batch> batches;
+std::map<BatchKey, ParamBatch> sgd_batches(to::Optimizer& optimizer, const to::SGDOptions& options, const Tensors& params) {
+  std::map<BatchKey, ParamBatch> batches;
   for (const Tensor& p : params) {
     int64_t filled = 0;
     Tensor buffer;
@@ -139,7 +139,7 @@ std::map<BatchKey, Batch> sgd_batches(to::Optimizer& optimizer, const to::SGDOpt
       filled = buffer.defined();
       if (!filled) buffer = at::empty_like(p.detach(), at::MemoryFormat::Preserve);
     }
-    Batch& batch = batches[key_of(p, filled)];
+    ParamBatch& batch = batches[key_of(p, filled)];
     batch.step = filled;
     batch.params.push_back(p);
     batch.grads.push_back(p.grad());
@@ -149,7 +149,7 @@ std::map<BatchKey, Batch> sgd_batches(to::Optimizer& optimizer, const to::SGDOpt
 }
 
 // New momentum buffers have their values: now they are the state.
-void keep_momentum(to::Optimizer& optimizer, const Batch& batch) {
+void keep_momentum(to::Optimizer& optimizer, const ParamBatch& batch) {
   if (batch.momentum.empty() || batch.step != 0) return;
   for (size_t i = 0; i < batch.params.size(); i++) {
     auto state = std::make_unique<to::SGDParamState>();
@@ -158,12 +158,12 @@ void keep_momentum(to::Optimizer& optimizer, const Batch& batch) {
   }
 }
 
-void fused_sgd(const Batch& batch, const to::SGDOptions& options) {
+void fused_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
   at::_fused_sgd_(batch.params, batch.grads, batch.momentum, options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
-                  options.nesterov(), /*maximize=*/false, /*is_first_step=*/batch.step == 0, {}, {});
+                  options.nesterov(), /*maximize=*/false, /*is_first_step=*/!batch.momentum.empty() && batch.step == 0, {}, {});
 }
 
-void foreach_sgd(const Batch& batch, const to::SGDOptions& options) {
+void foreach_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
   for (size_t begin = 0, end; begin < batch.params.size(); begin = end) {
     end = slice_end(batch.params, begin);
     Tensors params = slice(batch.params, begin, end), updates = slice(batch.grads, begin, end);
@@ -214,7 +214,7 @@ Tensor Fused<Plain>::step(to::Optimizer::LossClosure closure) {
   ::torch::NoGradGuard no_grad;
   Tensor loss = optim::run_closure(closure);
   RECORD_USER_SCOPE("Optimizer.step#Fused.step");
-  const auto adam = [](const Batch& batch, const auto& options) {
+  const auto adam = [](const ParamBatch& batch, const auto& options) {
     if constexpr (!is_sgd<Plain>) fused_adam<Plain>(batch, options);
   };
   update_all<Plain>(*this, "Fused optimizer", adam, fused_sgd);
@@ -226,7 +226,7 @@ Tensor Foreach<Plain>::step(to::Optimizer::LossClosure closure) {
   ::torch::NoGradGuard no_grad;
   Tensor loss = optim::run_closure(closure);
   RECORD_USER_SCOPE("Optimizer.step#Foreach.step");
-  const auto adam = [](const Batch& batch, const auto& options) {
+  const auto adam = [](const ParamBatch& batch, const auto& options) {
     if constexpr (!is_sgd<Plain>) foreach_adam<Plain>(batch, options);
   };
   update_all<Plain>(*this, "Foreach optimizer", adam, foreach_sgd);

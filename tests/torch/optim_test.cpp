@@ -10,7 +10,7 @@
 
 #include <sstream>
 
-namespace {
+namespace optim_test {
 
 using torch::Tensor;
 namespace to = torch::optim;
@@ -274,4 +274,4 @@ TEST(Optim, InBackwardRefusesWhatItCannotDo) {
   EXPECT_TRUE(torch::equal(x, torch::ones({2})));
 }
 
-}  // namespace
+}  // namespace optim_test

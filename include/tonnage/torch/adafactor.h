@@ -3,8 +3,8 @@
 //   tonnage::Adafactor optimizer(model->parameters(), tonnage::AdafactorOptions(1e-2));
 //
 // Memory of the state, in elements of the parameter's type: for a parameter of shape (..., r, c) the product of the leading sizes
-// times (r + c), for a vector its length. Temporary: twice the bytes of the largest parameter (its estimate and update), one
-// parameter at a time; Python's default does all parameters at once.
+// times (r + c), for a vector its length. Temporary: twice the bytes of the largest parameter (its estimate and update; Python's takes
+// three times).
 //
 // Nothing is read back from the device: the norms that scale the step stay on it (Python's waits for the device twice per
 // parameter). The formulas and defaults are those of torch.optim.Adafactor.
