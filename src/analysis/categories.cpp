@@ -71,6 +71,7 @@ class Inference {
       set(a, guess_from_life(a));
       if (a.category != Category::kUnknown) votes_[key_of(a)][static_cast<size_t>(a.category)] += 1;
     }
+    makes_state_ = std::any_of(allocations.begin(), allocations.end(), [&](const Allocation& a) { return facts(a).makes_state; });
     for (uint32_t i : open) ++open_alike_[key_of(allocations[i])];
     for (uint32_t i : open) set(allocations[i], guess_open(allocations[i]));
     // Alike allocations share what is known of any of them.
@@ -190,6 +191,7 @@ class Inference {
       return family(a) != OpFamily::kNone ? Guess{Category::kWorkspace, 85} : Guess{Category::kTemporary, 90};
     }
     const bool outlived_optimizer = any_between(optimizer_, a.process, a.alloc_event, a.free_event);
+    if (facts(a).converts_module && any_between(forward_, a.process, a.alloc_event, a.free_event)) return {Category::kParameter, 75};
     if (library_workspace(a) && outlived_optimizer) return {Category::kWorkspace, 75};
     switch (born) {
       case Phase::kOptimizer:
@@ -254,7 +256,10 @@ class Inference {
       if (!scratch || open_alike_[key] * 2 <= votes_[key][static_cast<size_t>(same.category)]) return same;
     }
     switch (phase(a)) {
-      case Phase::kOptimizer: return {Category::kOptimizerState, outlived_optimizer ? 80 : 60};
+      case Phase::kOptimizer:
+        // Where the function that makes the state is seen, what step() makes besides is scratch.
+        if (makes_state_) return {Category::kTemporary, 70};
+        return {Category::kOptimizerState, outlived_optimizer ? 80 : 60};
       case Phase::kBackward: return {Category::kTemporary, 40};
       case Phase::kForward:
         // Alive when the program stopped in this very step: what the backward pass would have needed. In an older step it is a
@@ -271,6 +276,7 @@ class Inference {
   std::vector<Phase> phases_;           // by event
   std::vector<uint32_t> phase_runs_;    // number of the process's stretch of one phase
   std::vector<uint32_t> op_runs_;       // number of the thread's stretch of one operator; 0: no operator
+  bool makes_state_ = false;            // the function in which an optimizer makes its state was seen
   Marks backward_, forward_, optimizer_, out_of_memory_;
   std::unordered_set<uint64_t> parameter_sizes_;
   std::unordered_map<uint32_t, OpFamily> families_;

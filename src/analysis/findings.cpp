@@ -45,11 +45,30 @@ bool went_on(const Record& record, uint32_t index) {
   return false;
 }
 
+const char* phase_text(Phase phase) {
+  switch (phase) {
+    case Phase::kInit: return "while the model is made";
+    case Phase::kForward: return "in the forward pass";
+    case Phase::kBackward: return "in the backward pass";
+    case Phase::kOptimizer: return "in the optimizer's step";
+    case Phase::kData: return "while data is loaded";
+    case Phase::kEval: return "in evaluation";
+    case Phase::kOther: break;
+  }
+  return "";
+}
+
 std::string when_text(const Moment& moment) {
   std::string out;
   if (moment.step > 0) out += fmt::format(" in step {}", moment.step);
-  if (moment.phase != Phase::kOther) out += fmt::format("{} {}", out.empty() ? " in" : ",", moment.phase == Phase::kOptimizer ? "the optimizer" : std::string("the ") + phase_name(moment.phase) + " pass");
+  if (moment.phase != Phase::kOther) out += fmt::format("{} {}", out.empty() ? "" : ",", phase_text(moment.phase));
   return out;
+}
+
+// "at train.py:9"; where no line is known, "in aten::mm".
+std::string where_text(const Site& site) {
+  const std::string text = site_text(site);
+  return text.empty() || text.starts_with("in ") ? text : "at " + text;
 }
 
 std::string failure_summary(const Failure& failure, const std::vector<Finding>& findings, int index) {
@@ -61,7 +80,7 @@ std::string failure_summary(const Failure& failure, const std::vector<Finding>& 
     if (finding.cause == Cause::kMemoryFraction) cap = &finding;
   }
   std::string out = fmt::format("Out of memory on GPU {}{}", failure.device, when_text(failure.moment));
-  if (const std::string site = site_text(failure.moment.site); !site.empty()) out += ", at " + site;
+  if (const std::string where = where_text(failure.moment.site); !where.empty()) out += ", " + where;
   out += fmt::format(": {} more were asked for", size_text(failure.request_bytes));
   if (failure.allocated_bytes && failure.reserved_bytes)
     out += fmt::format(", with {} allocated and {} reserved{}", size_text(*failure.allocated_bytes), size_text(*failure.reserved_bytes),
@@ -83,7 +102,7 @@ std::string peak_summary(const Report& report) {
   if (!fullest || !fullest->allocated) return "The record holds no allocations of PyTorch's.";
   std::string out = fmt::format("It did not run out of memory. PyTorch allocated up to {} and reserved {} on GPU {}", size_text(fullest->allocated->bytes), size_text(fullest->reserved->bytes), fullest->index);
   if (fullest->allocated->moment.step > 0) out += fmt::format("; the peak is in step {}", fullest->allocated->moment.step);
-  if (const std::string site = site_text(fullest->allocated->moment.site); !site.empty()) out += ", at " + site;
+  if (const std::string where = where_text(fullest->allocated->moment.site); !where.empty()) out += ", " + where;
   out += ".";
   std::vector<BreakdownRow> rows = fullest->allocated->breakdown.rows;
   std::erase_if(rows, [](const BreakdownRow& row) { return row.category == Category::kCached || row.category == Category::kContext || row.category == Category::kOther; });
@@ -234,7 +253,7 @@ Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& 
     const int last = static_cast<int>(out.failures.size()) - 1;
     out.summary = failure_summary(out.failures.back(), out.findings, last);
     if (out.failures.back().recovered) out.summary += " The program went on afterwards.";
-    if (last > 0) out.summary += fmt::format(" ({} earlier failures are listed below.)", last);
+    if (last > 0) out.summary += last == 1 ? " (An earlier failure is listed below.)" : fmt::format(" ({} earlier failures are listed below.)", last);
   } else {
     out.summary = peak_summary(*report);
     for (const Finding& finding : out.findings) {

@@ -53,6 +53,8 @@ enum class Cause : uint8_t {
   // Without a failure.
   kLeak,
   kReservedUnused,       // reserved far above allocated
+  // Out of memory, again.
+  kKeptByException,      // what an earlier failed attempt made is still alive
 };
 const char* cause_name(Cause cause);
 

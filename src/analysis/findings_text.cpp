@@ -34,6 +34,7 @@ const char* cause_name(Cause cause) {
     case Cause::kHarmless: return "harmless";
     case Cause::kLeak: return "leak";
     case Cause::kReservedUnused: return "reserved_unused";
+    case Cause::kKeptByException: return "kept_by_exception";
   }
   return "unknown";
 }

@@ -211,7 +211,7 @@ Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_
     if (most->second * 10 < all * 9) return site;
     const auto [file, line, function] = most->first;
     // Inside a module's call it is the model's own code; the line that calls it is the one to look at.
-    const std::string& name = record.string(function);
+    const std::string_view name = bare_name(record.string(function));
     if (site.line.known() && (name == "_call_impl" || name == "_wrapped_call_impl")) return site;
     if (owner_of(record.string(file)) == FileOwner::kUser) {
       site.line = {record.string(file), line, record.string(function)};

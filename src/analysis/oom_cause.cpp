@@ -30,8 +30,10 @@ Evidence evidence(std::string text, std::optional<uint64_t> bytes = std::nullopt
 
 std::string at(const Site& site) {
   const std::string text = site_text(site);
-  return text.empty() ? "at a line that the history does not name" : "at " + text;
+  return text.empty() ? "at a line that the history does not name" : text.starts_with("in ") ? text : "at " + text;
 }
+
+std::string tensors(uint64_t count) { return count == 1 ? "1 tensor" : fmt::format("{} tensors", count); }
 
 class Diagnosis {
  public:
@@ -46,6 +48,7 @@ class Diagnosis {
     // In this order: what makes the later ones pointless comes first.
     too_large();
     fragmentation();
+    kept_by_exception();
     kept();
     optimizer_first_step();
     optimizer_copies();
@@ -148,6 +151,17 @@ class Diagnosis {
     finding.advice.push_back(advice(fmt::format("Make the {} tensor {} before the small ones that stay, or make it once and use it again", size_text(request_), at(f_.site)), request_));
   }
 
+  // An exception that is still being handled holds the frames of the failed attempt, and they hold its tensors.
+  void kept_by_exception() {
+    if (share(f_.kept_by_failure_bytes, held_) < kKeptShare) return;
+    Finding& finding = add(Cause::kKeptByException, "What the failed attempt before made is still alive", f_.kept_by_failure_bytes, 0.85);
+    finding.text = fmt::format("It had run out of memory before. {} in {} tensors of that attempt are still alive now, {:.0f} % of what is allocated: an exception that is kept (inside its except block, or as the last one of a notebook) "
+                               "holds the frames of the failed call, and they hold its tensors.",
+                               size_text(f_.kept_by_failure_bytes), f_.kept_by_failure_count, 100 * share(f_.kept_by_failure_bytes, held_));
+    finding.evidence.push_back(evidence(fmt::format("{} tensors older than the earlier failure", f_.kept_by_failure_count), f_.kept_by_failure_bytes));
+    finding.advice.push_back(advice(fmt::format("Try again after the except block, not inside it: the {} are freed when the exception is; gc.collect() and empty_cache() inside it cannot free them", size_text(f_.kept_by_failure_bytes)), f_.kept_by_failure_bytes));
+  }
+
   void kept() {
     const GrowthReport& growth = f_.growth;
     if (growth.growth.empty() || share(growth.kept_bytes, held_) < kKeptShare) return;
@@ -206,10 +220,18 @@ class Diagnosis {
     const uint64_t parameters = f_.of(Category::kParameter) + f_.of(Category::kBuffer);
     const uint64_t gradients = f_.of(Category::kGradient), state = f_.of(Category::kOptimizerState);
     Finding& finding = add(Cause::kModelState, "The model's own state fills the memory", f_.static_bytes, 0.9);
-    finding.text = fmt::format("Parameters ({}), gradients ({}) and optimizer state ({}) take {} of {}; activations have {}. A smaller batch cannot make room for the state.",
-                               size_text(parameters), size_text(gradients), size_text(state), size_text(f_.static_bytes), size_text(limit_), size_text(activations_));
+    finding.text = fmt::format("Parameters ({}), gradients ({}) and optimizer state ({}) take {} of {}; activations have {}. A smaller batch cannot make room for the state.{}",
+                               size_text(parameters), size_text(gradients), size_text(state), size_text(f_.static_bytes), size_text(limit_), size_text(activations_),
+                               f_.phase == Phase::kOptimizer && f_.steps_before == 0 ? " It failed in the optimizer's first step, which was still making its state." : "");
     finding.evidence.push_back(evidence(fmt::format("{:.0f} % of what PyTorch may use", 100 * share(f_.static_bytes, limit_)), f_.static_bytes, f_.site));
     state_advice(finding, state, gradients, parameters);
+    gradient_advice(finding, gradients);
+  }
+
+  // Gradients of the step before, still there while the next forward pass runs: wanted only where they accumulate.
+  void gradient_advice(Finding& finding, uint64_t gradients) const {
+    if (f_.phase != Phase::kForward || gradients <= held_ / 50) return;
+    finding.advice.push_back(advice(fmt::format("{} of gradients are alive during the forward pass: unless you accumulate, zero_grad(set_to_none=True) before it frees them", size_text(gradients)), gradients, "optimizer.zero_grad(set_to_none=True)"));
   }
 
   void logits() {
@@ -279,8 +301,8 @@ class Diagnosis {
     finding.text = fmt::format("{} of the {} allocated are activations that the forward pass saved for the backward pass; parameters, gradients and optimizer state take {}.{}", size_text(live),
                                size_text(held_), size_text(f_.static_bytes), forward ? fmt::format(" It failed {}, before the forward pass was through: the whole pass needs more still.", at(f_.site)) : fmt::format(" It failed {}.", at(f_.site)));
     for (const LineBytes& line : f_.top_activations) {
-      if (finding.evidence.size() >= 4) break;
-      finding.evidence.push_back(evidence(fmt::format("{} in {} tensors made {}", size_text(line.bytes), line.count, at(line.site)), line.bytes, line.site));
+      if (finding.evidence.size() >= 4 || share(line.bytes, live) < 0.01) break;
+      finding.evidence.push_back(evidence(fmt::format("{} in {} made {}", size_text(line.bytes), tensors(line.count), at(line.site)), line.bytes, line.site));
     }
     if (f_.blocks >= 3) {
       const uint64_t all = f_.block_bytes * f_.blocks, stays = f_.block_bytes + f_.blocks * f_.block_boundary_bytes;
@@ -291,9 +313,7 @@ class Diagnosis {
     }
     finding.advice.push_back(advice(fmt::format("Half the batch (with gradient accumulation, if the whole one is wanted) halves the activations: about {} less here", size_text(live / 2)), live / 2));
     finding.advice.push_back(advice("If the model runs in float32: bfloat16 autocast makes most activations half as large (the record does not say the type)", live * 2 / 5));
-    const uint64_t gradients = f_.of(Category::kGradient);
-    if (forward && gradients > held_ / 50)
-      finding.advice.push_back(advice(fmt::format("{} of gradients are alive during the forward pass: unless you accumulate, zero_grad(set_to_none=True) before it frees them", size_text(gradients)), gradients));
+    gradient_advice(finding, f_.of(Category::kGradient));
   }
 
   void capacity() {
@@ -301,7 +321,7 @@ class Diagnosis {
     finding.text = fmt::format("{} are allocated; what most of it is for is not known from the record. The failing request was {} {}.", size_text(held_), size_text(request_), at(f_.site));
     for (const LineBytes& line : f_.top_lines) {
       if (finding.evidence.size() >= 4) break;
-      finding.evidence.push_back(evidence(fmt::format("{} in {} tensors made {}", size_text(line.bytes), line.count, at(line.site)), line.bytes, line.site));
+      finding.evidence.push_back(evidence(fmt::format("{} in {} made {}", size_text(line.bytes), tensors(line.count), at(line.site)), line.bytes, line.site));
     }
     if (!f_.top_lines.empty())
       finding.advice.push_back(advice(fmt::format("The largest part is made {}: look there first", at(f_.top_lines.front().site)), f_.top_lines.front().bytes));

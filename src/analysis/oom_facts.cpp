@@ -91,6 +91,11 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
       entry.bytes += a->requested_bytes;
     };
     add(lines);
+    const bool made_for_a_pass = a->category == Category::kActivation || a->category == Category::kTemporary || a->category == Category::kInput;
+    if (facts.earlier_failure && event && a->alloc_event < *facts.earlier_failure && made_for_a_pass) {
+      facts.kept_by_failure_bytes += a->requested_bytes;
+      ++facts.kept_by_failure_count;
+    }
     if (a->category == Category::kActivation) {
       add(activations);
       ++activation_groups[{a->stack, a->requested_bytes}];
@@ -107,7 +112,8 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
         return std::any_of(frames.begin(), frames.end(), [&](const auto& f) { return contains(record.string(f.function), "_multi_tensor_"); });
       });
     }
-    if (event && event->op != record::kNoId && facts.phase != Phase::kOptimizer) {
+    const bool moved = timeline.stacks()[a->stack].converts_module || a->category == Category::kParameter || a->category == Category::kBuffer || a->category == Category::kInput;
+    if (event && event->op != record::kNoId && facts.phase != Phase::kOptimizer && !moved) {  // to the device is no copy in another type
       const std::string& op = record.string(event->op);
       if (op == "aten::_to_copy" || op == "aten::to") facts.copies_bytes += a->requested_bytes;
     }
@@ -205,28 +211,51 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
   std::nth_element(peaks.begin(), peaks.begin() + static_cast<ptrdiff_t>(peaks.size() / 2), peaks.end());
   facts.median_step_peak = peaks[peaks.size() / 2];
 
+  // The largest tensor of each step from the same place. The place ends at the outermost module's call, so that a validation pass is
+  // compared with the training passes that run the same model.
   struct Sizes {
     std::vector<uint64_t> earlier;
-    uint64_t earlier_largest = 0, now = 0;
+    size_t step = SIZE_MAX;
+    uint64_t now = 0;
+    uint32_t stack = record::kNoId;
   };
-  std::map<uint32_t, Sizes> by_stack;
-  const uint32_t current = before.back().end_event;
+  std::map<uint64_t, Sizes> by_place;
+  const auto place_of = [&](uint32_t stack) {
+    uint64_t hash = 0;
+    const auto& frames = timeline.record().stacks[stack];
+    size_t depth = frames.size();
+    while (depth > 0 && !std::string_view(timeline.record().string(frames[depth - 1].file)).ends_with("torch/nn/modules/module.py")) --depth;
+    if (depth == 0) depth = frames.size();
+    for (size_t i = 0; i < depth; ++i) {
+      for (const uint64_t part : {uint64_t{frames[i].file}, uint64_t{frames[i].line}, uint64_t{frames[i].function}}) hash = (hash ^ part) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 32;
+    }
+    return hash;
+  };
+  size_t step = 0;
   for (const Allocation& a : timeline.allocations()) {
     if (a.process != facts.process || a.device != facts.failure.device || a.before_history || a.alloc_event > facts.event) continue;
-    if (a.stack == record::kNoId || a.requested_bytes < (1u << 20)) continue;
-    if (a.alloc_event < before.front().end_event) continue;  // the first step warms up
-    Sizes& sizes = by_stack[a.stack];
-    if (a.alloc_event >= current) {
+    if (a.stack == record::kNoId || a.stack >= timeline.record().stacks.size() || a.requested_bytes < (1u << 20)) continue;
+    while (step < before.size() && a.alloc_event >= before[step].end_event) ++step;
+    if (step == 0) continue;  // the first step warms up
+    Sizes& sizes = by_place[place_of(a.stack)];
+    sizes.stack = a.stack;
+    if (step == before.size()) {
       sizes.now = std::max(sizes.now, a.requested_bytes);
-    } else {
-      sizes.earlier.push_back(a.requested_bytes);
+      continue;
     }
+    if (sizes.step != step) sizes.earlier.push_back(0);
+    sizes.step = step;
+    sizes.earlier.back() = std::max(sizes.earlier.back(), a.requested_bytes);
   }
   // The request itself counts, and the largest tensors weigh the most.
   const Event& event = timeline.record().events[facts.event];
-  if (event.stack != record::kNoId) by_stack[event.stack].now = std::max(by_stack[event.stack].now, event.size_bytes);
+  if (event.stack != record::kNoId && event.stack < timeline.record().stacks.size()) {
+    Sizes& sizes = by_place[place_of(event.stack)];
+    sizes.now = std::max(sizes.now, event.size_bytes);
+    sizes.stack = event.stack;
+  }
   double weighted = 0, weight = 0, best = 0;
-  for (auto& [stack, sizes] : by_stack) {
+  for (auto& [place, sizes] : by_place) {
     if (sizes.now == 0 || sizes.earlier.empty()) continue;
     std::nth_element(sizes.earlier.begin(), sizes.earlier.begin() + static_cast<ptrdiff_t>(sizes.earlier.size() / 2), sizes.earlier.end());
     const double usual = static_cast<double>(sizes.earlier[sizes.earlier.size() / 2]);
@@ -235,7 +264,7 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
     weight += now;
     if (now > best) {
       best = now;
-      facts.largest_ratio_site = timeline.stacks().site(stack, record::kNoId, record::kNoId);
+      facts.largest_ratio_site = timeline.stacks().site(sizes.stack, record::kNoId, record::kNoId);
     }
   }
   if (weight > 0) facts.largest_ratio = weighted / weight;
@@ -246,7 +275,7 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
 bool stack_in(const Record& record, uint32_t stack, std::string_view file_end, std::string_view function) {
   if (stack >= record.stacks.size()) return false;
   for (const auto& frame : record.stacks[stack]) {
-    if (std::string_view(record.string(frame.file)).ends_with(file_end) && (function.empty() || record.string(frame.function) == function)) return true;
+    if (std::string_view(record.string(frame.file)).ends_with(file_end) && (function.empty() || bare_name(record.string(frame.function)) == function)) return true;
   }
   return false;
 }
@@ -259,6 +288,10 @@ OomFacts collect_oom_facts(const Timeline& timeline, uint32_t index, const Expla
   facts.process = event.process;
   facts.stream = event.stream;
   facts.from_pytorch = event.kind == EventKind::kOom;
+  for (uint32_t i = index; i-- > 0 && !facts.earlier_failure;) {
+    const Event& earlier = record.events[i];
+    if (earlier.kind == EventKind::kOom && earlier.process == event.process && earlier.device == event.device) facts.earlier_failure = i;
+  }
   Failure& failure = facts.failure;
   failure.device = event.device;
   failure.request_bytes = event.size_bytes;

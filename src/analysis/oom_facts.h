@@ -23,6 +23,8 @@ struct LineBytes {
 struct OomFacts {
   Failure failure;                 // with its segment map
   uint32_t event = 0;
+  std::optional<uint32_t> earlier_failure;  // of the same process on the same device
+  uint64_t kept_by_failure_bytes = 0, kept_by_failure_count = 0;  // made for a pass before it, and still alive
   uint32_t process = 0;
   uint64_t stream = 0;
   bool from_pytorch = true;

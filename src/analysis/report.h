@@ -26,7 +26,7 @@ struct Place {
 
 // Where in the program something happened.
 struct Site {
-  Place line;         // innermost frame that is neither PyTorch's nor Python's own; if there is none, the innermost frame
+  Place line;         // innermost frame that is neither PyTorch's nor Python's own; if there is none, the innermost one of them
   Place user_line;    // innermost frame outside site-packages; equals `line` unless that lies in an installed package
   std::string op;     // innermost PyTorch operator; may be empty
   std::string module; // e.g. "layer1.0.conv1"; may be empty

@@ -3,6 +3,8 @@
 #include <array>
 #include <string_view>
 
+#include "trace/native_frames.h"
+
 namespace tonnage::analysis {
 namespace {
 
@@ -27,12 +29,14 @@ struct FileFacts {
   FileOwner owner = FileOwner::kUser;
   bool optim = false, module_py = false, nn = false, functional = false, autograd = false, checkpoint = false;
   bool tensor_py = false, init_py = false;
+  bool bare_native = false;  // "engine.cpp"
   OpFamily family = OpFamily::kNone;
 };
 
 FileFacts facts_of_file(const std::string& file) {
   FileFacts facts;
   facts.owner = owner_of(file);
+  facts.bare_native = trace::is_native_file(file) && !contains(file, "/");
   if (facts.owner != FileOwner::kTorch) return facts;
   const std::string_view path = path_in_torch(file);
   facts.optim = path.starts_with("optim/");
@@ -60,10 +64,17 @@ FileOwner owner_of(const std::string& file) {
   if (contains(file, "site-packages/") || contains(file, "dist-packages/")) return FileOwner::kPackage;
   if (contains(file, "/lib/python3") || contains(file, "/lib64/python3")) return FileOwner::kPython;
   // Builds of PyTorch name their C++ files by these roots; a user's own C++ is the user's.
+  // Python's own and the C library's sources lie in their build folders.
+  if (trace::is_native_file(file) && (file.starts_with("./") || contains(file, "/Python-3"))) return FileOwner::kNative;
   if (contains(file, "/aten/src/") || contains(file, "/c10/") || contains(file, "/torch/csrc/") ||
       ends_with_any(file, {".so", ".so.1", ".so.6"}) || contains(file, ".so."))
     return FileOwner::kNative;
   return FileOwner::kUser;
+}
+
+std::string_view bare_name(std::string_view function) {
+  if (function.find("::") != std::string_view::npos) return function;  // C++
+  return function.substr(function.rfind('.') + 1);
 }
 
 OpFamily family_of(const std::string& op) {
@@ -109,15 +120,17 @@ Stacks::Stacks(const trace::Record& record) : record_(record) {
     int package_frame = -1;
     for (size_t f = 0; f < frames.size(); ++f) {
       const FileFacts& file = file_facts(frames[f].file);
-      const std::string& function = record.string(frames[f].function);
-      if (file.owner == FileOwner::kUser) {
+      const std::string_view function = bare_name(record.string(frames[f].function));
+      // Libraries without debug information, as PyTorch's are: a bare name without a line.
+      const FileOwner owner = file.bare_native && frames[f].line == 0 ? FileOwner::kNative : file.owner;
+      if (owner == FileOwner::kUser) {
         if (facts.user_frame < 0) facts.user_frame = static_cast<int>(f);
         continue;
       }
-      if (file.owner != FileOwner::kNative) facts.only_user = false;
-      if (file.owner == FileOwner::kPackage && package_frame < 0) package_frame = static_cast<int>(f);
-      if (file.owner == FileOwner::kNative && contains(function, "autograd::Engine")) facts.in_backward = true;
-      if (file.owner != FileOwner::kTorch) continue;
+      if (owner != FileOwner::kNative) facts.only_user = false;
+      if (owner == FileOwner::kPackage && package_frame < 0) package_frame = static_cast<int>(f);
+      if (owner == FileOwner::kNative && contains(function, "autograd::Engine")) facts.in_backward = true;
+      if (owner != FileOwner::kTorch) continue;
       if (facts.family == OpFamily::kNone) facts.family = file.family;
       if (file.functional) {
         facts.in_functional = true;
@@ -145,7 +158,10 @@ Stacks::Stacks(const trace::Record& record) : record_(record) {
     } else {
       facts.line_frame = package_frame;
     }
-    if (facts.line_frame < 0 && !frames.empty()) facts.line_frame = 0;
+    for (size_t f = 0; f < frames.size() && facts.line_frame < 0; ++f) {
+      const FileFacts& file = file_facts(frames[f].file);
+      if (file.owner != FileOwner::kNative && !(file.bare_native && frames[f].line == 0)) facts.line_frame = static_cast<int>(f);
+    }
     if (facts.user_frame < 0) facts.user_frame = facts.line_frame;
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "analysis/report.h"
@@ -46,6 +47,8 @@ class Stacks {
 };
 
 FileOwner owner_of(const std::string& file);
+// "_call_impl" of "Module._call_impl", as records of newer Pythons name it; "wrapper" of "f.<locals>.wrapper".
+std::string_view bare_name(std::string_view function);
 OpFamily family_of(const std::string& op);
 
 }  // namespace tonnage::analysis

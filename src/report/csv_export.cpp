@@ -80,9 +80,9 @@ class CsvWriter {
     uint64_t number = 0;
     for (const Allocation& a : timeline_.allocations()) {
       if (!out_.ok()) return;
-      const Event* event = a.before_history ? nullptr : &record_.events[a.alloc_event];
+      const Event* event = a.before_history || a.alloc_event >= record_.events.size() ? nullptr : &record_.events[a.alloc_event];
       const Site site = event ? timeline_.stacks().site(*event) : timeline_.stacks().site(a.stack, record::kNoId, record::kNoId);
-      const bool freed = a.free_event != kNever;
+      const bool freed = a.free_event < record_.events.size();
       out_.print("{},{},pytorch,{},{},0x{:x},{},{},", source_, number++, pid(a.process), a.device, a.address, a.requested_bytes, a.block_bytes);
       out_.print("{},{},{},{},", category_name(a.category), a.source == CategorySource::kTold ? "told" : a.source == CategorySource::kInferred ? "inferred" : "", a.confidence_percent, field(record_.string(a.name)));
       life(event != nullptr, a.alloc_event, freed, a.free_event, a.process);
@@ -93,7 +93,7 @@ class CsvWriter {
       if (a.is_segment || !out_.ok()) continue;  // PyTorch's segments hold the allocations above
       const Event& event = record_.events[a.alloc_event];
       out_.print("{},{},{},{},{},0x{:x},{},{},other,told,100,{},", source_, number++, memory_kind_name(a.kind), pid(a.process), a.device, a.address, a.size_bytes, a.size_bytes, field(record_.string(event.name)));
-      life(true, a.alloc_event, a.free_event != kNever, a.free_event, a.process);
+      life(true, a.alloc_event, a.free_event < record_.events.size(), a.free_event, a.process);
       out_.print("{},{},{},", peaks.contains(a.device) && a.live_at(peaks[a.device]) ? 1 : 0, phase_name(event.phase), event.stream);
       place(timeline_.stacks().site(event));
     }

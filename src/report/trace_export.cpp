@@ -192,11 +192,11 @@ class TraceWriter {
     for (const uint32_t index : chosen) {
       if (!out_.ok()) return;
       const Allocation& a = allocations[index];
-      const Event* event = a.before_history ? nullptr : &record_->events[a.alloc_event];
+      const Event* event = a.before_history || a.alloc_event >= record_->events.size() ? nullptr : &record_->events[a.alloc_event];
       const Site site = event ? timeline_->stacks().site(*event) : timeline_->stacks().site(a.stack, record::kNoId, record::kNoId);
       std::string name = site_text(site);
       if (name.empty()) name = "line not known";
-      const bool freed = a.free_event != kNever;
+      const bool freed = a.free_event < record_->events.size();
       slice(device_group(device), "block", name, event ? time_ns(a.alloc_event) : 0, freed ? time_ns(a.free_event) : end_ns_, [&] {
         out_.print("\"requested_bytes\":{},\"block_bytes\":{},\"address\":\"0x{:x}\",\"category\":\"{}\",\"freed\":{}", a.requested_bytes, a.block_bytes, a.address, category_name(a.category), freed);
         if (a.before_history) out_.put(",\"older_than_the_history\":true");

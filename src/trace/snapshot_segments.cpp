@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "trace/native_frames.h"
 #include "trace/snapshot_builder.h"
 
 namespace tonnage::trace::snapshot {
@@ -300,6 +301,7 @@ Result<Record> Builder::finish(Value root, const std::string& source, bool trunc
   if (record_.events.empty() && !truncated)
     record_.notes.push_back("the history is empty: torch.cuda.memory._record_memory_history() was not on; only the end state is known");
   finish_events(truncated);
+  digest_native_frames(record_);
   for (size_t device = 0; device < present.size(); ++device) {
     if (!present[device]) continue;
     Device entry;

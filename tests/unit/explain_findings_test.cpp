@@ -6,15 +6,17 @@
 #include <fstream>
 
 #include "analysis/findings.h"
-#include "analysis_builder.h"
+#include "explain_program.h"
 #include "trace/snapshot_reader.h"
 
 namespace tonnage::analysis {
 namespace {
 
 using testing::kMiB;
-using testing::PlainAllocator;
 using record::EventKind;
+using testing::has_cause;
+using testing::primary;
+using testing::Program;
 using testing::RecordBuilder;
 
 Explanation explain_file(const std::string& path, const ExplainOptions& options = {}) {
@@ -26,19 +28,8 @@ Explanation explain_file(const std::string& path, const ExplainOptions& options 
 
 std::string data(const std::string& name) { return std::string(TONNAGE_SOURCE_DIR) + "/tests/data/snapshots/" + name + ".pickle.xz"; }
 
-const Finding* primary(const Explanation& explanation) {
-  for (const Finding& finding : explanation.findings) {
-    if (finding.primary) return &finding;
-  }
-  return nullptr;
-}
-
 size_t leaks(const Explanation& explanation) {
   return static_cast<size_t>(std::count_if(explanation.findings.begin(), explanation.findings.end(), [](const Finding& f) { return f.bytes_per_step.has_value(); }));
-}
-
-bool has_cause(const Explanation& explanation, Cause cause) {
-  return std::any_of(explanation.findings.begin(), explanation.findings.end(), [cause](const Finding& f) { return f.cause == cause; });
 }
 
 // --- Recorded on a real card ---
@@ -137,63 +128,6 @@ TEST(ExplainRecorded, WholeFolder) {
 }
 
 // --- Programs made by hand ---
-
-// A training program: `layers` activations a step, gradients, an optimizer; its pieces can be bent into every kind of failure.
-struct Program {
-  RecordBuilder out;
-  PlainAllocator allocator{out};
-  uint32_t forward, loss, step_state, step_copies, eval, load;
-  std::vector<uint64_t> parameters, gradients, state;
-
-  Program() {
-    const std::string torch = "/venv/lib/python3.11/site-packages/torch/";
-    const testing::RecordBuilder::FrameText main{"/home/u/train.py", 90, "main"};
-    forward = out.stack({{"/home/u/model.py", 21, "forward"}, {torch + "nn/modules/module.py", 1790, "_call_impl"}, main});
-    loss = out.stack({{torch + "nn/functional.py", 3504, "cross_entropy"}, {"/home/u/train.py", 91, "main"}});
-    step_state = out.stack({{torch + "optim/adam.py", 178, "_init_group"}, {torch + "optim/adam.py", 238, "step"}, {"/home/u/train.py", 95, "main"}});
-    step_copies = out.stack({{torch + "optim/adam.py", 500, "_multi_tensor_adam"}, {torch + "optim/adam.py", 240, "step"}, {"/home/u/train.py", 95, "main"}});
-    eval = out.stack({{"/home/u/model.py", 22, "forward"}, {torch + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 120, "evaluate"}});
-    load = out.stack({{"/home/u/train.py", 80, "main"}});
-    out.record.kind = trace::Record::Kind::kTonnage;
-    out.record.devices[0].total_bytes = 4096 * kMiB;
-  }
-  uint64_t make(Phase phase, uint32_t stack, uint64_t size, Category label = Category::kUnknown) {
-    out.in(phase).from(stack);
-    const uint64_t address = allocator.alloc(size);
-    if (label != Category::kUnknown) out.add(EventKind::kLabel, address, 0, static_cast<uint64_t>(label), "t");
-    return address;
-  }
-  void drop(Phase phase, uint64_t address) {
-    out.in(phase).from(0);
-    allocator.release(address);
-  }
-  void add_parameters(uint64_t size, int count) {
-    for (int i = 0; i < count; ++i) parameters.push_back(make(Phase::kInit, load, size, Category::kParameter));
-  }
-  // One step; keep: tensors that stay, of those the forward pass makes.
-  std::vector<uint64_t> train_step(uint64_t number, int layers, uint64_t size, int keep = 0, bool with_state = true) {
-    std::vector<uint64_t> live, kept;
-    for (int i = 0; i < layers; ++i) live.push_back(make(Phase::kForward, forward, size, Category::kActivation));
-    for (int i = 0; i < keep; ++i) kept.push_back(make(Phase::kForward, forward, size));
-    if (gradients.empty()) {
-      for (size_t i = 0; i < parameters.size(); ++i) gradients.push_back(make(Phase::kBackward, 0, 10 * kMiB, Category::kGradient));
-    }
-    for (auto it = live.rbegin(); it != live.rend(); ++it) drop(Phase::kBackward, *it);
-    if (with_state && state.empty()) {
-      for (size_t i = 0; i < parameters.size(); ++i) state.push_back(make(Phase::kOptimizer, step_state, 10 * kMiB, Category::kOptimizerState));
-    }
-    out.in(Phase::kOther).from(0);
-    out.add(EventKind::kStep, 0, 0, number);
-    return kept;
-  }
-  // PyTorch gives its free segments back before it gives up.
-  void fail(Phase phase, uint32_t stack, uint64_t size, uint64_t free) {
-    allocator.empty_cache();
-    out.in(phase).from(stack);
-    out.add(EventKind::kOom, 0, size, free);
-  }
-  Explanation explain() { return analysis::explain(std::make_shared<trace::Record>(out.record)); }
-};
 
 TEST(ExplainCauses, ModelState) {
   Program p;
