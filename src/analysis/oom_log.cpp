@@ -30,6 +30,8 @@ Advice advice(std::string text, std::optional<uint64_t> saves = std::nullopt, st
 struct TraceFacts {
   const LogFrame* user = nullptr;  // innermost line of the user's own
   bool backward = false, optimizer = false, loss = false, evaluation = false, loading = false, moving = false;
+  bool collects = false;  // predictions of many batches are put together
+  bool saving = false;    // a whole state is gathered
 };
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
@@ -44,6 +46,8 @@ TraceFacts read_frames(const LogOom& oom) {
     if (contains(frame.function, "cross_entropy") || contains(frame.function, "log_softmax") || contains(frame.function, "nll_loss")) facts.loss = true;
     for (const char* word : {"evaluat", "validat", "predict", "test_step", "inference"})
       facts.evaluation |= contains(frame.function, word);
+    for (const char* word : {"nested_concat", "pad_and_concatenate", "nested_numpify", "dim_zero_cat", "gather_object", "all_gather_object"}) facts.collects |= contains(frame.function, word);
+    if (contains(frame.function, "save_checkpoint") || contains(frame.function, "_full_state_dict") || contains(frame.function, "_optim_state_dict") || contains(frame.code, "torch.save(")) facts.saving = true;
     if (contains(frame.function, "load_state_dict") || contains(frame.code, "torch.load(")) facts.loading = true;
     if (frame.function == "convert" || contains(frame.code, ".cuda(") || contains(frame.code, ".to(")) facts.moving = true;
   }
@@ -100,12 +104,21 @@ class LogDiagnosis {
         finding.advice.push_back(advice("Print the shapes at the failing line; look for negative or multiplied dimensions"));
         return true;
       }
+      case OomFormat::kHostShared: {
+        Finding& finding = add(Cause::kHostMemory, "The shared memory of the container is full, not the GPU's", "Data-loader workers hand their batches over in /dev/shm, and that is full.", 0.95);
+        finding.advice.push_back(advice("A larger /dev/shm for the container", std::nullopt, "docker run --shm-size=8g (or --ipc=host)"));
+        finding.advice.push_back(advice("Fewer data-loader workers or a smaller prefetch_factor"));
+        return true;
+      }
       case OomFormat::kCpuAllocator:
       case OomFormat::kHostKilled:
+      case OomFormat::kHostArray:
       case OomFormat::kXlaHost: {
         Finding& finding = add(Cause::kHostMemory, "The host's memory ran out, not the GPU's",
                                oom_.requested ? fmt::format("{} of host memory were asked for and refused.", requested()) : "The process was killed from outside (signal 9), as the kernel does when the host's memory is full.",
                                oom_.format == OomFormat::kHostKilled ? 0.7 : 0.95);
+        if (oom_.format == OomFormat::kHostArray || trace_.collects)
+          finding.advice.push_back(advice(fmt::format("Results of a whole data set are collected on the host{}: compute the metric batch by batch, or keep the argmax instead of all classes", oom_.requested ? " (" + requested() + ")" : "")));
         finding.advice.push_back(advice("Fewer data-loader workers, smaller prefetch, results reduced before they are collected on the CPU; a larger container limit"));
         return true;
       }
@@ -131,6 +144,18 @@ class LogDiagnosis {
         Finding& finding = add(Cause::kLibrary, fmt::format("{} is an out-of-memory error", oom_.detail), "A library could not allocate its handle or workspace: PyTorch's cache and the program's tensors had left it too little of the card.", 0.85);
         finding.advice.push_back(advice("Treat it as out of memory: a smaller batch, or make the handle early (one small matmul on the GPU before the model is loaded)"));
         finding.advice.push_back(advice("If it comes at once on an empty card: wrong labels or indices also show up here; run once with CUDA_LAUNCH_BLOCKING=1", std::nullopt, "CUDA_LAUNCH_BLOCKING=1"));
+        return true;
+      }
+      case OomFormat::kLibraryNotReady: {
+        Finding& finding = add(Cause::kLibrary, fmt::format("{}: most often out of memory in disguise", oom_.detail), "A library could not start, or found no algorithm whose workspace fits. Most often the card is full, with PyTorch's cache in it; a driver that does not match the library does the same.", 0.7);
+        finding.advice.push_back(advice("Treat it as out of memory first: if it goes away with half the batch, it was"));
+        finding.advice.push_back(advice("If it comes on an empty card too: the versions of driver and library do not match, or an earlier kernel failed (run once with CUDA_LAUNCH_BLOCKING=1)", std::nullopt, "CUDA_LAUNCH_BLOCKING=1"));
+        return true;
+      }
+      case OomFormat::kXlaReserve: {
+        Finding& finding = add(Cause::kCapacity, "The device's memory is full", fmt::format("{} were asked for and {} were free.", requested(), text_of(oom_.free)), 0.85, oom_.requested ? oom_.requested->bytes : 0);
+        const uint64_t missing = oom_.requested && oom_.free ? above(oom_.requested->bytes, oom_.free->bytes) : 0;
+        finding.advice.push_back(advice(fmt::format("At least {} have to go: jax.checkpoint (remat), a smaller batch per device, or sharding over more devices", size_text(missing)), missing));
         return true;
       }
       case OomFormat::kNvmlAssert:
@@ -219,6 +244,7 @@ class LogDiagnosis {
       Finding& finding = add(Cause::kRequestTooLarge, "One tensor is larger than the card", fmt::format("{} were asked for at once; the card has {}.", requested(), text_of(oom_.capacity)), 1, request);
       finding.advice.push_back(advice(fmt::format("The failing line has to work in at least {} parts", request / std::max<uint64_t>(capacity / 2, 1) + 1), request));
     }
+    if (!oom_.allocated) return;  // cut off: what is left proves nothing
     const bool room = oom_.free && free > request + kFreeMarginBytes;
     if (room && !figures_.cap_binds) not_capacity(request, free);
     if (figures_.outside && *figures_.outside > kOutsideBytes && static_cast<double>(*figures_.outside) > 0.1 * static_cast<double>(capacity)) outside(request, capacity);
@@ -266,12 +292,17 @@ class LogDiagnosis {
       named += fmt::format("{}process {} ({})", named.empty() ? "" : ", ", process.pid.value_or(0), process.in_use.text);
     }
     const bool other = foreign > amount / 2;
+    // Several processes with little more than a context each: ranks of the same job that touched this GPU on their way to their own.
+    const auto small = [&](const trace::LogProcess& process) { return !process.is_self && process.plausible && process.in_use.bytes < kOutsideBytes; };
+    const auto contexts = std::count_if(oom_.processes.begin(), oom_.processes.end(), small);
     Finding& finding = add(other ? Cause::kOtherProcess : Cause::kOutsideAllocator, other ? "Another process holds the card" : "Much of the card is not PyTorch's",
                            fmt::format("Of {}, {} are neither free nor reserved by this process's PyTorch{}. {} were asked for.", text_of(oom_.capacity), size_text(amount),
                                        named.empty() ? ": other processes, a display, contexts, NCCL or another framework have them (the message does not name them)" : ": " + named, requested()),
                            other ? 0.95 : 0.8, amount);
     finding.kind = FindingKind::kOutside;
     figure(finding, fmt::format("capacity {} - free {} - reserved {} = {} outside", text_of(oom_.capacity), text_of(oom_.free), size_text(figures_.reserved.value_or(0)), size_text(amount)), amount);
+    if (other && contexts >= 2)
+      finding.advice.push_back(advice(fmt::format("{} processes have little more than a context here: if they are ranks of the same job, call torch.cuda.set_device(local_rank) first and load checkpoints with map_location, so that each touches its own GPU only", contexts), foreign));
     if (other) finding.advice.push_back(advice(fmt::format("Stop {} (a crashed run that is still there?), or use another GPU: {} would come free", named, size_text(foreign)), foreign));
     else finding.advice.push_back(advice(fmt::format("Find who has the {}: nvidia-smi lists processes; a context takes 0.3 to 1 GiB, each NCCL communicator several hundred MiB", size_text(amount)), amount));
     if (request < amount && capacity > 0) finding.advice.push_back(advice("With an empty card the same request may fit: nothing in the model has to change for it"));
@@ -292,7 +323,11 @@ class LogDiagnosis {
     const bool huge = static_cast<double>(request) >= kHugeShare * static_cast<double>(capacity) && request >= allocated / 4;
     Cause cause = Cause::kCapacity;
     std::string title = "The card is full", where;
-    if (trace_.optimizer && !trace_.backward) {
+    if (trace_.loading) {
+      where = " It failed while a state was loaded: loaded onto the GPU it exists twice there.";
+    } else if (trace_.saving) {
+      where = " It failed while a checkpoint was saved: a full state dict brings all shards together on every rank that asks for it.";
+    } else if (trace_.optimizer && !trace_.backward) {
       cause = Cause::kModelState;
       title = "The optimizer's step does not fit";
       where = " It failed in the optimizer's step, which makes its state in the first step (8 bytes a parameter for Adam in 32 bits) and copies with foreach.";
@@ -302,8 +337,7 @@ class LogDiagnosis {
       where = " It failed in the loss: its input has samples or tokens x classes elements, and the loss makes copies of it.";
     } else if (trace_.evaluation) {
       where = " It failed in evaluation: is it under torch.no_grad(), and are outputs collected on the GPU?";
-    } else if (trace_.loading) {
-      where = " It failed while a state was loaded: loaded onto the GPU it exists twice (map_location=\"cpu\" avoids that).";
+      if (trace_.collects) where = " It failed where evaluation puts the outputs of all batches together on the GPU.";
     } else if (trace_.moving) {
       cause = Cause::kModelState;
       title = "The model does not fit";
@@ -318,6 +352,9 @@ class LogDiagnosis {
     if (slack + free >= request) text += fmt::format(" The {} of cached pieces would have held it in one piece, but that is {} of what is reserved: closing the holes would not carry far.", size_text(slack), fmt::format("{:.1f} %", 100.0 * static_cast<double>(slack) / static_cast<double>(std::max<uint64_t>(figures_.reserved.value_or(1), 1))));
     Finding& finding = add(huge && cause == Cause::kCapacity ? Cause::kActivations : cause, huge && cause == Cause::kCapacity ? "One huge tensor does not fit" : title, text, 0.7, allocated);
     figure(finding, fmt::format("missing at least {}", size_text(above(request, slack + free))), above(request, slack + free));
+    if (trace_.loading) finding.advice.push_back(advice("Load to the host first (map_location=\"cpu\"), then copy into the model and optimizer that exist, and drop the loaded dict", oom_.requested ? std::optional<uint64_t>(request) : std::nullopt, "torch.load(path, map_location=\"cpu\")"));
+    if (trace_.saving) finding.advice.push_back(advice("Save sharded state dicts, or gather on rank 0 only and in host memory (offload_to_cpu, rank0_only)"));
+    if (trace_.collects) finding.advice.push_back(advice("Take the outputs to the host every few batches (in the Hugging Face Trainer eval_accumulation_steps), and keep the argmax or the metric instead of all logits: on the host they would need as much", std::nullopt, "eval_accumulation_steps=1"));
     if (huge) finding.advice.push_back(advice(fmt::format("Split the computation of the {} tensor (chunked attention or loss, a memory-efficient kernel): halved it needs {}", requested(), size_text(request / 2)), request / 2));
     finding.advice.push_back(advice("If it fails in the first steps: a smaller batch or shorter samples lower activations only. If the model with its gradients and optimizer state (16 B a parameter with Adam in 32 bits) is already near the card's size, only sharding, offloading or an 8-bit optimizer helps"));
     finding.advice.push_back(advice("If it fails later: something grows (a leak) or one sample is larger; a recorded history shows which (torch.cuda.memory._record_memory_history, then tonnage explain)"));

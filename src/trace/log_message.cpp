@@ -67,6 +67,7 @@ void parse_pytorch_10(LogScan& scan, LogOom& oom) {
   oom.allocated = scan.size();
   if (!scan.literal(" already allocated; ")) return;
   oom.free = scan.size();
+  if (scan.literal(" current active; ")) oom.free = scan.size();  // Ascend
   if (!scan.literal(" free; ")) return;
   auto last = scan.size();
   if (scan.literal(" allowed; ")) {
@@ -97,7 +98,7 @@ bool pytorch(std::string_view text, LogOom& oom) {
     const std::string_view before = text.substr(0, behind - std::min(behind, std::string_view("out of memory").size()));
     if (scan.literal(". Tried to allocate ")) {
       oom.framework = LogFramework::kPyTorch;
-      for (const char* backend : {"CUDA", "HIP", "XPU", "MTIA", "PrivateUse1", "GPU"}) {
+      for (const char* backend : {"CUDA", "HIP", "XPU", "NPU", "MLU", "MTIA", "PrivateUse1", "GPU"}) {
         const std::string word = std::string(backend) + " ";
         if (before.size() >= word.size() && before.substr(before.size() - word.size()) == word) {
           oom.backend = backend;
@@ -109,12 +110,16 @@ bool pytorch(std::string_view text, LogOom& oom) {
         return true;
       }
       oom.requested = scan.size();
-      if (scan.literal(" (GPU ")) {
-        parse_pytorch_10(scan, oom);
-      } else if (scan.literal(". GPU ")) {
-        parse_pytorch_21(scan, oom);
-      } else {
-        oom.format = OomFormat::kPyTorchCut;
+      oom.format = OomFormat::kPyTorchCut;
+      for (const char* word : {"GPU ", "NPU ", "XPU ", "MLU "}) {
+        if (scan.literal(std::string(" (") + word)) {
+          parse_pytorch_10(scan, oom);
+          break;
+        }
+        if (scan.literal(std::string(". ") + word)) {
+          parse_pytorch_21(scan, oom);
+          break;
+        }
       }
       parse_hint(scan.rest(), oom);
       return oom.requested.has_value();
@@ -129,6 +134,13 @@ bool pytorch(std::string_view text, LogOom& oom) {
       if (scan.literal("). Tried to allocate ")) oom.requested = scan.size();
       return true;
     }
+  }
+  scan.seek(0);
+  if (scan.find("OutOfMemoryError: Allocation on device") && scan.rest().find_first_not_of(" \n") == std::string_view::npos) {
+    oom.framework = LogFramework::kPyTorch;  // a program printed the first words only
+    oom.backend = "CUDA";
+    oom.format = OomFormat::kCudaMallocAsync;
+    return true;
   }
   scan.seek(0);
   if (scan.find("Allocation on device ")) {
@@ -286,8 +298,20 @@ bool jax(std::string_view text, LogOom& oom) {
     return true;
   }
   scan.seek(0);
+  if (scan.find("Attempting to reserve ") || scan.find("Attempting to allocate ")) {
+    oom.requested = scan.size();
+    if (oom.requested && scan.find("That was not possible. There are ")) {
+      oom.framework = LogFramework::kJax;
+      oom.backend = "TPU";
+      oom.format = OomFormat::kXlaReserve;
+      oom.free = scan.size();
+      return true;
+    }
+    oom.requested.reset();
+  }
+  scan.seek(0);
   const bool exhausted = scan.find("RESOURCE_EXHAUSTED: ") || scan.find("Resource exhausted: ");
-  if (exhausted && scan.find("ut of memory while trying to allocate ")) {
+  if (exhausted && (scan.find("ut of memory while trying to allocate ") || scan.find("ut of memory allocating "))) {
     oom.framework = LogFramework::kJax;
     oom.format = OomFormat::kXlaBytes;
     oom.requested = scan.size();
@@ -317,13 +341,13 @@ bool disguised(std::string_view text, LogOom& oom) {
     oom.format = OomFormat::kNvmlAssert;
     return true;
   }
-  if (scan.find("Failed to CUDA calloc ")) {
+  if (scan.find("Failed to CUDA calloc ") || scan.find("Failed to CUDA malloc ")) {
     oom.framework = LogFramework::kNccl;
     oom.format = OomFormat::kNcclCalloc;
     if (const auto bytes = scan.number()) oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
     return true;
   }
-  if (scan.find("NCCL WARN Cuda failure ")) {
+  if (scan.find("NCCL WARN Cuda failure ") || (text.find("NCCL") != std::string_view::npos && scan.find("Cuda failure "))) {
     scan.number();
     scan.spaces();
     if (scan.literal("'out of memory'")) {
@@ -356,7 +380,36 @@ bool disguised(std::string_view text, LogOom& oom) {
       return true;
     }
   }
-  for (const char* sign : {"Out of memory: Killed process", "oom-kill:", "exitcode : -9", "exitcode: -9", "died with <Signals.SIGKILL: 9>"}) {
+  scan.seek(0);
+  if (scan.find("Unable to allocate ")) {
+    oom.requested = scan.size();
+    if (oom.requested && scan.literal(" for an array with shape (")) {
+      oom.framework = LogFramework::kUnknown;
+      oom.backend = "CPU";
+      oom.format = OomFormat::kHostArray;
+      oom.shape = parse_shape(scan.until(")", 400));
+      if (scan.literal(") and data type ")) oom.dtype = std::string(scan.until(" \n", 40));
+      return true;
+    }
+    oom.requested.reset();
+  }
+  for (const char* sign : {"insufficient shared memory (shm)", "unable to allocate shared memory (shm)", "unable to write to file </torch_", "unable to open shared memory object </torch_"}) {
+    if (text.find(sign) == std::string_view::npos) continue;
+    oom.backend = "CPU";
+    oom.format = OomFormat::kHostShared;
+    oom.detail = sign;
+    return true;
+  }
+  for (const char* sign : {"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", "CUDNN_STATUS_NOT_INITIALIZED", "CURAND_STATUS_INITIALIZATION_FAILED",
+                           "CUSOLVER_STATUS_NOT_INITIALIZED", "unable to find an engine to execute this computation", "Unable to find a valid cuDNN algorithm"}) {
+    const size_t at = text.find(sign);
+    if (at == std::string_view::npos) continue;
+    oom.format = OomFormat::kLibraryNotReady;
+    oom.detail = std::string_view(sign).substr(0, std::string_view(sign).find(" when"));
+    return true;
+  }
+  for (const char* sign : {"Out of memory: Killed process", "oom-kill:", "oom_kill event", "OOMKilled", "exitcode : -9", "exitcode: -9", "exitcode=-9", "exit code 137", "exit status 137", "exited with code 137", "died with <Signals.SIGKILL: 9>",
+                           "is killed by signal: Killed", "received signal 9", "signal 9 (SIGKILL)", "Signal 9 (SIGKILL)"}) {
     scan.seek(0);
     if (!scan.find(sign)) continue;
     oom.framework = LogFramework::kUnknown;
@@ -404,6 +457,10 @@ const char* oom_format_name(OomFormat format) {
     case OomFormat::kXlaMemorySpace: return "xla_memory_space";
     case OomFormat::kXlaHost: return "xla_host";
     case OomFormat::kJetson: return "jetson";
+    case OomFormat::kLibraryNotReady: return "library_not_ready";
+    case OomFormat::kXlaReserve: return "xla_reserve";
+    case OomFormat::kHostArray: return "host_array";
+    case OomFormat::kHostShared: return "host_shared_memory";
   }
   return "unknown";
 }

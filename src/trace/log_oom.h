@@ -42,6 +42,10 @@ enum class OomFormat : uint8_t {
   kXlaMemorySpace,     // TPU: "Ran out of memory in memory space hbm"
   kXlaHost,
   kJetson,             // NvMapMemAllocInternalTagged
+  kLibraryNotReady,    // a library could not start or found no algorithm: mostly, but not always, for want of memory
+  kXlaReserve,         // TPU: "Attempting to reserve ... There are ... free"
+  kHostArray,          // NumPy: "Unable to allocate ... for an array with shape"
+  kHostShared,         // /dev/shm of a container is full
 };
 const char* oom_format_name(OomFormat format);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <utility>
 
 #include "trace/log_scan.h"
 
@@ -21,7 +22,8 @@ constexpr size_t kWindowBytes = 256 << 10;
 constexpr std::string_view kTriggers[] = {"ut of memory", "OOM when alloc", "ALLOC_FAILED", "ALLOCATION_FAILED", "NVML_SUCCESS ==", "CUDA calloc",
                                           "exceed allowed memory", "OUT_OF_MEMORY", "Failed to allocate request", "an out of memory",
                                           "cudaErrorMemoryAllocation", "allocate memory", "NvMapMemAlloc", "oom-kill:", "exitcode", "SIGKILL: 9",
-                                          "ut of host memory"};
+                                          "ut of host memory", "Tried to allocate", "NOT_INITIALIZED", "INITIALIZATION_FAILED", "find an engine", "valid cuDNN algorithm", "Cuda failure",
+                                          "OOMKilled", "oom_kill", "Unable to allocate", "unable to write to file </torch_", "shared memory", "signal: Killed", "ignal 9", " 137", "Attempting to", "Allocation on device"};
 
 // Terminal colours and carriage returns of progress bars are not part of the text.
 std::string clean(std::string_view line) {
@@ -56,6 +58,41 @@ std::optional<uint64_t> take_rank(std::string& line) {
 
 bool triggered(std::string_view line) {
   return std::any_of(std::begin(kTriggers), std::end(kTriggers), [line](std::string_view trigger) { return line.find(trigger) != std::string_view::npos; });
+}
+
+// What loggers put before a message: a time, [rank0], (pid=12), INFO, "name - ", "│".
+std::string_view without_prefix(std::string_view line) {
+  const auto skip = [&](std::string_view characters) { line.remove_prefix(std::min(line.find_first_not_of(characters), line.size())); };
+  for (int i = 0; i < 8; ++i) {
+    skip(" \t|:-,");
+    while (line.starts_with("│")) {
+      line.remove_prefix(std::string_view("│").size());
+      skip(" \t");
+    }
+    if (line.empty()) break;
+    if (line.front() == '[' || (line.front() == '(' && line.find("pid=") < line.find(')'))) {
+      const size_t end = line.find(line.front() == '[' ? ']' : ')');
+      if (end == std::string_view::npos || end > 60) break;
+      line.remove_prefix(end + 1);
+      continue;
+    }
+    // A word of digits and the marks of dates and times; sizes ("20.00 MiB") have no colon, dash or T.
+    const size_t end = std::min(line.find(' '), line.size());
+    const std::string_view word = line.substr(0, end);
+    const bool time = word.size() >= 8 && word.find_first_not_of("0123456789-:./,TZ+") == std::string_view::npos && word.find_first_of(":-") != std::string_view::npos;
+    const bool level = word == "INFO" || word == "ERROR" || word == "WARNING" || word == "WARN" || word == "INFO:" || word == "ERROR:" || word == "WARNING:" || word == "stderr" || word == "stdout";
+    if (!time && !level) break;
+    line.remove_prefix(end);
+  }
+  return line;
+}
+
+// How much of a message was understood.
+int richness(const std::optional<LogOom>& oom) {
+  if (!oom) return 0;
+  int count = 1;
+  for (const auto* size : {&oom->requested, &oom->capacity, &oom->free, &oom->allocated, &oom->reserved, &oom->unallocated, &oom->private_pools, &oom->allowed, &oom->other, &oom->peak}) count += size->has_value();
+  return count + static_cast<int>(oom->processes.size());
 }
 
 class Lines {
@@ -194,11 +231,12 @@ Result<Log> read_log(Input& input) {
   Lines lines(input);
   Tracebacks tracebacks;
   uint64_t dropped = 0;
-  std::string raw;
+  std::string raw, last;
   while (lines.next(raw)) {
     ++log.lines;
     std::string line = clean(raw);
     const std::optional<uint64_t> rank = take_rank(line);
+    const std::string previous = std::exchange(last, line);
     if (!triggered(line)) {
       tracebacks.line(line, rank);
       continue;
@@ -208,20 +246,28 @@ Result<Log> read_log(Input& input) {
     const bool bfc = line.find("trying to allocate") != std::string::npos && line.find("Allocator (") != std::string::npos;
     const bool incomplete = !oom || oom->format == OomFormat::kPyTorchCut || oom->format == OomFormat::kCudaMallocAsync ||
                             oom->format == OomFormat::kTensorFlowBfc ||
-                            (oom->format == OomFormat::kPyTorch21 && !oom->unallocated);
+                            (oom->format == OomFormat::kPyTorch21 && !oom->unallocated) || (oom->format == OomFormat::kMps && !oom->requested);
     if (incomplete) {
-      std::string window = line;
+      std::string window = line, bare = line, joined = line;
       for (size_t i = 0; i < (bfc ? kBfcWindowLines : kWindowLines) && window.size() < kWindowBytes; ++i) {
         const std::string* next = lines.peek(i);
         if (!next) break;
         std::string more = clean(*next);
         take_rank(more);
         // Another message, or a traceback, begins: not ours any more.
-        if (more.find("Traceback (most recent call last)") != std::string::npos || more.find("Tried to allocate") != std::string::npos) break;
+        if (more.find("Traceback (most recent call last)") != std::string::npos || (more.find("Tried to allocate") != std::string::npos && window.find("MPS") == std::string::npos)) break;
         window += '\n' + more;
+        bare.append(1, '\n').append(without_prefix(more));
+        joined += more;
         if (bfc && more.find("MaxInUse:") != std::string::npos) break;
       }
       auto whole = parse_oom_message(window);
+      // Each line with its logger's prefix; or broken at the terminal's width, in the middle of words.
+      for (const std::string* text : {&bare, &joined}) {
+        if (bfc || (whole && whole->format == OomFormat::kCudaMallocAsync)) break;
+        if (auto other = parse_oom_message(*text); richness(other) > richness(whole) && (!whole || other->format == whole->format || whole->format == OomFormat::kPyTorchCut)) whole = std::move(other);
+      }
+      if (!whole && line.find("Tried to allocate") != std::string::npos) whole = oom = parse_oom_message(previous + '\n' + window);
       if (whole && !oom) {
         // Found in the window only: is it all on later lines? Then it comes by itself.
         const size_t first_end = window.find('\n');
@@ -238,6 +284,7 @@ Result<Log> read_log(Input& input) {
     }
     oom->rank = rank;
     oom->line_number = log.lines;
+    last.clear();  // is no beginning of the next message
     oom->frames = tracebacks.take(rank);
     const auto known = std::find_if(log.ooms.rbegin(), log.ooms.rend(), [&](const LogOom& other) { return same_message(other, *oom); });
     if (known != log.ooms.rend()) {
