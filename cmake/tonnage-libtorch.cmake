@@ -27,7 +27,7 @@ endfunction()
 # tonnage_torch_groups(TARGET): compiles the toolkit's sources in two groups: what looks at and saves memory, and the rest (models,
 # optimizers, data). Two cores take about as long for both.
 function(tonnage_torch_groups target)
-  set(memory_sources recorder saved_tensor_hooks ambient_state checkpoint device_allocator memory chain_plan chain_run memory_trace
+  set(memory_sources recorder optimizer_states saved_tensor_hooks ambient_state checkpoint device_allocator memory chain_plan chain_run memory_trace
       memory_tables leak_detector device_check graph_dot offload compress precision grad_scaler batch housekeeping)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})

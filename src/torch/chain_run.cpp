@@ -1,5 +1,7 @@
 // Chains at work: measuring their layers, playing a plan through on paper, and running it.
+#include <torch/autograd.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/cuda.h>
 
 #include <algorithm>
 #include <chrono>
@@ -137,9 +139,15 @@ void backward_without_accumulating(const Tensor& output) {
   ::torch::autograd::grad({output}, leaves, {::torch::ones_like(output)}, false, false, true);
 }
 
+// The first run makes what stays (workspaces of libraries, compiled kernels), the second is for the memory, the third for the time.
 LayerCost measure_layer(const Layer& layer, const Tensor& input, Tensor& output) {
   LayerCost cost;
   const c10::Device device = input.device();
+  {
+    Tensor first = layer(input);
+    TORCH_CHECK(first.defined(), "measure_chain: a layer returned no tensor");
+    if (first.requires_grad()) backward_without_accumulating(first);
+  }
   auto counter = std::make_shared<StorageCounter>();
   Tensor result;
   {
@@ -149,7 +157,6 @@ LayerCost measure_layer(const Layer& layer, const Tensor& input, Tensor& output)
       SavedTensorHooksGuard guard(counter);
       result = layer(input);
     }
-    TORCH_CHECK(result.defined(), "measure_chain: a layer returned no tensor");
     counter->saved.erase(input.storage().unsafeGetStorageImpl());
     counter->saved[result.storage().unsafeGetStorageImpl()] = result.is_alias_of(input) ? 0 : block_bytes(result);
     for (const auto& [storage, bytes] : counter->saved) cost.kept_bytes += bytes;

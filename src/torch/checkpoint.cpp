@@ -12,7 +12,6 @@
 
 namespace tonnage {
 namespace detail {
-namespace {
 
 using ::torch::Tensor;
 using ::torch::autograd::SavedVariable;
@@ -28,8 +27,6 @@ struct TensorFacts {
   explicit TensorFacts(const Tensor& t) : sizes(t.sizes().begin(), t.sizes().end()), dtype(t.scalar_type()), device(t.device()) {}
   bool matches(const Tensor& t) const { return t.sizes() == at::IntArrayRef(sizes) && t.scalar_type() == dtype && t.device() == device; }
 };
-
-}  // namespace
 
 // One checkpointed call. Held by the graph's saved tensors, so it goes when the last of them is released.
 class CheckpointSegment : public std::enable_shared_from_this<CheckpointSegment> {

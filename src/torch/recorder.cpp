@@ -2,16 +2,14 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <atomic>
 #include <cstring>
-#include <string_view>
+#include <mutex>
+#include <string>
 #include <unordered_map>
+
+#include "optimizer_states.h"
 
 namespace tonnage {
 namespace {
@@ -65,30 +63,6 @@ void add(std::vector<MemoryLabel>& labels, const ::torch::Tensor& tensor, Memory
   if (has_device_memory(tensor)) labels.push_back({tensor, category, std::move(name)});
 }
 
-void add_states(std::vector<MemoryLabel>& labels, const ::torch::optim::OptimizerParamState& state, const std::string& name) {
-  using namespace ::torch::optim;
-  auto put = [&](const ::torch::Tensor& tensor, const char* what) {
-    add(labels, tensor, MemoryCategory::kOptimizerState, name + "." + what);
-  };
-  if (auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
-    put(adam->exp_avg(), "exp_avg");
-    put(adam->exp_avg_sq(), "exp_avg_sq");
-    put(adam->max_exp_avg_sq(), "max_exp_avg_sq");
-  } else if (auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
-    put(adamw->exp_avg(), "exp_avg");
-    put(adamw->exp_avg_sq(), "exp_avg_sq");
-    put(adamw->max_exp_avg_sq(), "max_exp_avg_sq");
-  } else if (auto* sgd = dynamic_cast<const SGDParamState*>(&state)) {
-    put(sgd->momentum_buffer(), "momentum_buffer");
-  } else if (auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
-    put(rmsprop->square_avg(), "square_avg");
-    put(rmsprop->momentum_buffer(), "momentum_buffer");
-    put(rmsprop->grad_avg(), "grad_avg");
-  } else if (auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) {
-    put(adagrad->sum(), "sum");
-  }
-}
-
 }  // namespace
 
 bool recorder_present() { return recorder() != nullptr; }
@@ -126,7 +100,8 @@ void label_optimizer(const ::torch::optim::Optimizer& optimizer, const ::torch::
   std::vector<MemoryLabel> labels;
   for (const auto& [key, state] : optimizer.state()) {
     auto found = name_of.find(key);
-    add_states(labels, *state, found == name_of.end() ? std::string("optimizer") : found->second);
+    const std::string name = found == name_of.end() ? std::string("optimizer") : found->second;
+    for (const auto& [what, tensor] : state_tensors(*state)) add(labels, tensor, MemoryCategory::kOptimizerState, name + "." + what);
   }
   label_tensors(labels);
 }

@@ -46,6 +46,12 @@ class ToolkitEngine : public Engine {
     if (hooks_stack.empty() || !hooks_stack.back()) return nullptr;
     return std::make_unique<Adapter>(hooks_stack.back());
   }
+
+  // libtorch starts an engine's device threads once per process, in the first backward pass of any engine. If that was the other
+  // one's, this one's are to be started here.
+  void start_as_other(const Engine& other) {
+    if (other.*(&ToolkitEngine::thread_pool_shared_)) start_device_threads();
+  }
 };
 
 // Never destroyed: its device threads may outlive every static object.
@@ -56,16 +62,26 @@ ToolkitEngine& toolkit_engine() {
 
 Engine& toolkit_engine_stub() { return toolkit_engine(); }
 
-void install_engine() {
+// False if the process has another engine than libtorch's own.
+bool try_install_engine() {
   static std::mutex mutex;
   std::lock_guard<std::mutex> lock(mutex);
   Engine& current = Engine::get_default_engine();
-  if (&current == &toolkit_engine()) return;
-  TORCH_CHECK(typeid(current) == typeid(Engine),
-              "saved tensor hooks: this process has another autograd engine (", typeid(current).name(),
-              "), most likely Python's. In a Python process use torch.autograd.graph.saved_tensors_hooks and "
-              "torch.utils.checkpoint; the toolkit's are for C++ programs");
+  if (&current == &toolkit_engine()) return true;
+  if (typeid(current) != typeid(Engine)) return false;
+  toolkit_engine().start_as_other(current);
   ::torch::autograd::set_default_engine_stub(&toolkit_engine_stub);
+  return true;
+}
+
+// Before the program's first backward pass: a second engine has threads of its own, and cuBLAS and cuDNN keep a workspace on the device
+// for every thread.
+[[maybe_unused]] const bool installed_when_loaded = try_install_engine();
+
+void install_engine() {
+  TORCH_CHECK(try_install_engine(), "saved tensor hooks: this process has another autograd engine, most likely Python's. In a Python "
+                                    "process use torch.autograd.graph.saved_tensors_hooks and torch.utils.checkpoint; the toolkit's "
+                                    "are for C++ programs");
 }
 
 class WithFunction : public PackedTensor {

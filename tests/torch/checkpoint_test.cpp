@@ -1,14 +1,19 @@
 #include "tonnage/torch/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include "sizes.h"
+#include "tonnage/torch/memory.h"
+#include "tonnage/torch/precision.h"
 #include "tonnage/torch/saved_tensor_hooks.h"
 
 namespace {
 
 using torch::Tensor;
 using tonnage::checkpoint;
+using tonnage_test::kMiB;
 
 struct Block : torch::nn::Module {
   explicit Block(int64_t width, double dropout = 0.1)
@@ -137,10 +142,11 @@ TEST(Checkpoint, KeepsAutocast) {
     types.push_back(t.scalar_type());
     return t.relu().square();
   };
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  Tensor y = checkpoint(function, x);
-  at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(at::kCPU, false);
+  Tensor y;
+  {
+    tonnage::AutocastGuard guard(torch::kCPU);
+    y = checkpoint(function, x);
+  }
   y.sum().backward();
   EXPECT_EQ(types, (std::vector<c10::ScalarType>{torch::kBFloat16, torch::kBFloat16}));
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
@@ -222,6 +228,39 @@ TEST(Checkpoint, TheGraphLetsGo) {
     Tensor y = checkpoint([token](Tensor t) { return t.exp_(); }, mine);  // an input that becomes part of the graph
   }
   EXPECT_TRUE(watched.expired());
+}
+
+// Six layers gelu(x w), all of 4 MiB: plainly each keeps its input and what goes into gelu.
+TEST(GpuCheckpoint, KeepsTheInputsOnly) {
+  std::vector<Tensor> weights;
+  for (int i = 0; i < 6; i++) weights.push_back(torch::zeros({1024, 1024}, torch::kCUDA).requires_grad_());
+  auto x = torch::zeros({1024, 1024}, torch::kCUDA);
+  auto forward = [&](bool checkpointed) {
+    Tensor y = x;
+    for (const Tensor& w : weights) {
+      auto layer = [w](const Tensor& t) { return torch::gelu(t.matmul(w)); };
+      y = checkpointed ? checkpoint(layer, y) : layer(y);
+    }
+    return y.sum();
+  };
+  forward(true).backward();  // gradients and workspaces are there from now on
+  auto figures = [&](bool checkpointed) {
+    tonnage::PeakScope scope;
+    const int64_t before = scope.begin_allocated_bytes();
+    Tensor loss = forward(checkpointed);
+    const int64_t kept = tonnage::memory_stats().allocated_bytes.all.current - before;
+    loss.backward();
+    loss = Tensor();
+    EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current, before);
+    return std::pair(kept, scope.added_peak_bytes());
+  };
+  constexpr int64_t kLoss = 512, kTensor = 4 * kMiB;
+  EXPECT_EQ(figures(false).first, 11 * kTensor + kLoss);  // all but the first input, which is there anyway
+  EXPECT_EQ(figures(true).first, 5 * kTensor + kLoss);
+  // The last layer's backward pass: its gradient, its input's and its weight's, on top of what is kept. Recomputation makes gelu's
+  // input only: it stops before gelu.
+  EXPECT_EQ(figures(false).second, 13 * kTensor + 2 * kLoss);
+  EXPECT_EQ(figures(true).second, 8 * kTensor + 2 * kLoss);
 }
 
 TEST(SavedTensorHooks, ChangeWhatIsKept) {

@@ -70,7 +70,7 @@ struct ChainFigures {
 // Plays the steps through, layer by layer, and counts. Shares nothing with the planner.
 ChainFigures simulate_chain(const ChainCosts& costs, const std::vector<ChainStep>& steps);
 
-// Runs every layer twice forward and backward on `input`, with its results as the next one's input. Random state is put back; what
+// Runs every layer three times forward and backward on `input`, with its results as the next one's input. Random state is put back; what
 // layers change themselves (batch norm's running statistics) is not. Sizes of CUDA tensors are those of the allocator's blocks; the
 // extra bytes are measured on CUDA only. Times are real times: on a virtual GPU they mean nothing, set them yourself there.
 ChainCosts measure_chain(const std::vector<Layer>& layers, const ::torch::Tensor& input);
