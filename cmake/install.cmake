@@ -14,3 +14,12 @@ install(DIRECTORY include/tonnage DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} OPTION
 install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/shim DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage OPTIONAL FILES_MATCHING PATTERN "*.so")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 install(FILES docs/tonnage.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+# The C++ toolkit for find_package(Tonnage): its sources, which are compiled for the libtorch of the project that uses it.
+include(CMakePackageConfigHelpers)
+set(TONNAGE_TORCH_SOURCES ${share}/toolkit_src)
+install(DIRECTORY src/torch DESTINATION ${TONNAGE_TORCH_SOURCES} FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp")
+configure_package_config_file(cmake/TonnageConfig.cmake.in ${CMAKE_BINARY_DIR}/TonnageConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Tonnage PATH_VARS CMAKE_INSTALL_INCLUDEDIR TONNAGE_TORCH_SOURCES)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/TonnageConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/TonnageConfig.cmake ${CMAKE_BINARY_DIR}/TonnageConfigVersion.cmake cmake/tonnage-libtorch.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Tonnage)

@@ -30,3 +30,19 @@ def test_installed_catalogue(prefix):
     result = run_plain([prefix / "bin/tonnage", "gpus"])
     assert result.code == 0
     assert "3060" in result.out
+
+
+def test_installed_toolkit_is_found(prefix, tmp_path):
+    """find_package(Tonnage) makes a target from the installed sources (that they compile, the tree's own build shows)."""
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\nfind_package(Tonnage 0.1 REQUIRED)\n"
+        "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE Tonnage::torch)\n"
+        "get_target_property(sources tonnage_torch SOURCES)\nmessage(STATUS \"sources: ${sources}\")\n")
+    (tmp_path / "main.cpp").write_text("int main() {}\n")
+    torch_root = next(PYTHON.parent.parent.glob("lib/python3*/site-packages/torch"))
+    configure = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    result = run_plain([*configure, f"-DTONNAGE_TORCH_ROOT={torch_root}"])
+    assert result.code == 0, result.err
+    assert f"{prefix}/share/tonnage/toolkit_src/torch/checkpoint.cpp" in result.out
+    result = run_plain(["cmake", "-S", tmp_path, "-B", tmp_path / "other", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTONNAGE_TORCH_ROOT={tmp_path}"])
+    assert result.code != 0 and "has no lib/libtorch.so" in " ".join(result.err.split())
