@@ -15,6 +15,9 @@ for line in (Path(__file__).parent / "h200.jsonl").read_text().splitlines():
 
 NAMES = ["cnn", "cnn_benchmark", "cnn_amp", "attention_flash", "attention_efficient", "attention_math", "attention_cudnn", "lstm",
          "checkpointing", "loader", "expandable", "cuda_graph", "read_back"]
+# Under autocast these have their peak in the backward pass of the last layer, which makes its gradients in bfloat16: no parameter
+# has its own yet. In float32 the same moment already has that layer's gradients.
+BEFORE_GRADIENTS = ["attention_flash", "attention_efficient", "attention_math", "attention_cudnn", "checkpointing"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,9 +32,7 @@ def test_exact(train, name):
     assert result.device["peak_reserved"]["bytes"] == last["peak_reserved"]
     assert result.report["verdict"] == "fits"
     assert category_bytes(result.device["peak_allocated"], "parameters") > 0
-    # Elsewhere the peak is where the backward pass begins, before there is a gradient.
-    if name.startswith("cnn"):
-        assert category_bytes(result.device["peak_allocated"], "gradients") > 0
+    assert (category_bytes(result.device["peak_allocated"], "gradients") > 0) == (name not in BEFORE_GRADIENTS)
 
 
 def test_compiled_exact(train, tmp_path):
