@@ -61,6 +61,11 @@ class Diagnosis {
     outside();
     activations();
     if (findings_.empty()) capacity();
+    // Copies and scratch are the main reason only where activations are not more.
+    if (const Cause first = findings_.front().cause; first == Cause::kAutocastCopies || first == Cause::kWorkspaces) {
+      const auto larger = std::find_if(findings_.begin(), findings_.end(), [&](const Finding& finding) { return finding.cause == Cause::kActivations && finding.bytes > findings_.front().bytes; });
+      if (larger != findings_.end()) std::rotate(findings_.begin(), larger, larger + 1);
+    }
     findings_.front().primary = true;
     cap();
     for (Finding& finding : findings_) {
