@@ -1,0 +1,146 @@
+// int8 for inference, and training for it.
+//
+// Dynamic quantization: trained Linear and LSTM layers with int8 weights; inputs are quantized as they come.
+//
+//   tonnage::DynamicQuantizedLinear small(linear);            // a quarter of float's bytes
+//   torch::nn::Sequential fast = tonnage::quantize_dynamic(net);   // all Linear and LSTM layers in it
+//
+// Quantization-aware training (QAT): the layer computes with values rounded as int8 would round them, and learns to live with it.
+//
+//   torch::nn::Sequential qat = tonnage::prepare_qat(net);    // trains net's own parameters
+//   ... train, on any device ...
+//   torch::nn::Sequential int8 = tonnage::convert(qat);       // for the CPU
+//
+// C++ modules hold their children in typed members, so layers inside other modules than Sequential are replaced by their owner: take
+// the layer classes themselves.
+//
+// Memory of weights, in bytes: a Linear of (out, in): out * in + 4 * out (scales) + 4 * out (bias), instead of 4 * out * in + 4 * out;
+// on CUDA both sizes are rounded up to 8 and 16. An LSTM alike. QAT adds to training what its fake quantization saves: one bool
+// mask per quantized tensor (input, weight, output).
+//
+// Rounding: weights symmetric per output channel in [-127, 127]; inputs on the CPU affine per tensor in 7 bits (fbgemm's kernels
+// would saturate with 8 on older processors, and Python does the same), on CUDA symmetric per row in 8 bits.
+//
+// Errors: c10::Error for gradients asked of quantized layers, for types other than float, for an LSTM on CUDA or with proj_size, and
+// for converting a layer that never saw data. Shapes are those of the layers that are replaced.
+//
+// Source of the methods: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
+// CVPR 2018; the kernels are PyTorch's (torch.ao.quantization in Python), reached through the dispatcher.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+namespace tonnage {
+
+// Runs where its input is: the weight is kept in the form of one device, and moves with the first input from another.
+class DynamicQuantizedLinearImpl : public ::torch::nn::Module {
+ public:
+  explicit DynamicQuantizedLinearImpl(const ::torch::nn::Linear& trained);
+  ::torch::Tensor forward(const ::torch::Tensor& input);  // (..., in) float -> (..., out) float
+  ::torch::Tensor dequantized_weight() const;             // (out, in) float, CPU
+  int64_t weight_bytes() const;                           // weight, scales and bias, without a kernel's own padding on the CPU
+
+ private:
+  void to_cpu_form();
+  void to_cuda_form(c10::Device device);
+  int64_t in_, out_;
+  c10::IValue packed_;                        // CPU form
+  ::torch::Tensor weight_, scales_, bias_;    // CUDA form: int8 (out', in'), float (out'), float (out)
+};
+TORCH_MODULE(DynamicQuantizedLinear);
+
+// CPU only. Input (length, batch, in) or (batch, length, in) with batch_first.
+class DynamicQuantizedLSTMImpl : public ::torch::nn::Module {
+ public:
+  using State = std::tuple<::torch::Tensor, ::torch::Tensor>;
+  explicit DynamicQuantizedLSTMImpl(const ::torch::nn::LSTM& trained);
+  // As torch::nn::LSTM: (output, (h_n, c_n)); without a state, zeros.
+  std::tuple<::torch::Tensor, State> forward(const ::torch::Tensor& input, ::torch::optional<State> state = {});
+
+ private:
+  ::torch::nn::LSTMOptions options_;
+  std::vector<c10::IValue> cells_;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, ::torch::nn::AnyValue(::torch::optional<State>())})
+};
+TORCH_MODULE(DynamicQuantizedLSTM);
+
+// A new Sequential: Linear and LSTM replaced, all other modules the same objects (torch::nn has no Sequential inside another).
+::torch::nn::Sequential quantize_dynamic(const ::torch::nn::Sequential& trained);
+
+// Rounds to int8 (or uint8) steps and back. An activation's range follows the data as a moving average, a weight's is that of its
+// present values. Gradients pass through where the value was inside the range (straight-through estimator).
+class FakeQuantizeImpl : public ::torch::nn::Module {
+ public:
+  enum class Kind { kActivation, kWeight };  // affine per tensor in [0, 127]; symmetric per channel 0 in [-127, 127]
+  explicit FakeQuantizeImpl(Kind kind, double averaging = 0.01);
+  ::torch::Tensor forward(const ::torch::Tensor& input);
+  // In training mode the range follows the data unless this is false: for the last steps, as the paper advises.
+  void observe(bool on) { observe_ = on; }
+  bool has_seen_data() const;
+
+  ::torch::Tensor running_min, running_max;  // of activations
+  ::torch::Tensor scale, zero_point;
+
+ private:
+  Kind kind_;
+  double averaging_;
+  bool observe_ = true;
+  ::torch::Tensor on_, off_;
+};
+TORCH_MODULE(FakeQuantize);
+
+// The parameters are the trained layer's own tensors.
+class QatLinearImpl : public ::torch::nn::Module {
+ public:
+  explicit QatLinearImpl(const ::torch::nn::Linear& layer);
+  ::torch::Tensor forward(const ::torch::Tensor& input);
+
+  ::torch::Tensor weight, bias;
+  FakeQuantize input_range{nullptr}, weight_range{nullptr}, output_range{nullptr};
+};
+TORCH_MODULE(QatLinear);
+
+// Zero padding only.
+class QatConv2dImpl : public ::torch::nn::Module {
+ public:
+  explicit QatConv2dImpl(const ::torch::nn::Conv2d& layer);
+  ::torch::Tensor forward(const ::torch::Tensor& input);
+
+  ::torch::nn::Conv2dOptions options;
+  ::torch::Tensor weight, bias;
+  FakeQuantize input_range{nullptr}, weight_range{nullptr}, output_range{nullptr};
+};
+TORCH_MODULE(QatConv2d);
+
+// What QAT was for: int8 kernels with the ranges that were learnt. CPU, float in and out.
+class QuantizedLayerImpl : public ::torch::nn::Module {
+ public:
+  explicit QuantizedLayerImpl(const QatLinear& layer);
+  explicit QuantizedLayerImpl(const QatConv2d& layer);
+  ::torch::Tensor forward(const ::torch::Tensor& input);
+
+ private:
+  bool convolution_;
+  c10::IValue packed_;
+  double input_scale_, output_scale_;
+  int64_t input_zero_, output_zero_;
+};
+TORCH_MODULE(QuantizedLayer);
+
+// A new Sequential in which Linear and Conv2d are their QAT twins; other modules are the same objects.
+::torch::nn::Sequential prepare_qat(const ::torch::nn::Sequential& net);
+// A new Sequential in which QAT layers are int8 layers.
+::torch::nn::Sequential convert(const ::torch::nn::Sequential& qat);
+
+}  // namespace tonnage
