@@ -4,6 +4,7 @@
 #include "vgpu/driver/code_memory.h"
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/recording.h"
+#include "vgpu/driver/shim_loader.h"
 #include "vgpu/driver/state.h"
 
 namespace tonnage::vgpu {
@@ -56,6 +57,17 @@ bool charge_context(Driver* state, Context* context) {
 
 }  // namespace
 
+// The primary context's object. Its handle is known before the context is made: the CUDA runtime asks for it as it starts, and
+// must not make a context by asking (the host's address space would differ from a real machine's).
+Context* primary_context_object(Driver* state, Device* device) {
+  std::lock_guard lock(state->objects_mutex);
+  if (!device->primary) {
+    device->primary = make_context(state, device, device->primary_flags, true);
+    device->primary->alive.store(false);
+  }
+  return device->primary;
+}
+
 Context* current_context() { return t_stack.empty() ? nullptr : t_stack.back(); }
 
 void set_current(Context* context) {
@@ -73,6 +85,7 @@ void tear_down(Driver* state, Context* context) {
   }
   for (uint64_t address : addresses) free_device_memory(address);
   context->alive.store(false);
+  drop_context_storage(to_handle(context));
   if (context->charged) state->account.refund(context->device->physical, context->device->card->context_bytes);
   const uint64_t code = context->device->code_bytes.exchange(0);
   if (code) state->account.refund(context->device->physical, code);
@@ -88,18 +101,19 @@ VGPU_API cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice handle) {
   Device* device = state->device(handle);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
+  load_shim();
+  Context* context = primary_context_object(state, device);
   std::lock_guard lock(state->objects_mutex);
-  if (!device->primary || !device->primary->alive.load()) {
-    Context* context = make_context(state, device, device->primary_flags, true);
-    if (!charge_context(state, context)) {
-      delete context;
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    device->primary = context;
+  if (!context->alive.load()) {
+    context->flags = device->primary_flags;
+    context->limits.clear();
+    context->peers.clear();
+    if (!charge_context(state, context)) return CUDA_ERROR_OUT_OF_MEMORY;
+    context->alive.store(true);
     device->primary_refs = 0;
   }
   device->primary_refs++;
-  *out = to_handle(device->primary);
+  *out = to_handle(context);
   return CUDA_SUCCESS;
 }
 
@@ -111,10 +125,7 @@ VGPU_API cuDevicePrimaryCtxRelease_v2(CUdevice handle) {
   {
     std::lock_guard lock(state->objects_mutex);
     if (!device->primary || device->primary_refs == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--device->primary_refs == 0) {
-      dying = device->primary;
-      device->primary = nullptr;
-    }
+    if (--device->primary_refs == 0) dying = device->primary;
   }
   if (dying) tear_down(state, dying);
   return CUDA_SUCCESS;
@@ -153,10 +164,9 @@ VGPU_API cuDevicePrimaryCtxReset_v2(CUdevice handle) {
   {
     std::lock_guard lock(state->objects_mutex);
     dying = device->primary;
-    device->primary = nullptr;
     device->primary_refs = 0;
   }
-  if (dying) tear_down(state, dying);
+  if (dying && dying->alive.load()) tear_down(state, dying);
   return CUDA_SUCCESS;
 }
 VGPU_API cuDevicePrimaryCtxReset(CUdevice handle) { return cuDevicePrimaryCtxReset_v2(handle); }

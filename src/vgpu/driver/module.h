@@ -16,6 +16,9 @@ namespace tonnage::vgpu {
 
 inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656, kFunctionNodeMagic = 0x646f4e56;
 
+// How long a kernel takes on the virtual clock: what its name tells (kernel_time.h).
+enum class KernelSpeed : uint8_t { kNotLooked, kOrdinary, kUnalignedProduct };
+
 // A kernel of a module. One object serves as CUfunction and as CUkernel: a launch takes either.
 struct Function {
   uint32_t magic = kFunctionMagic;
@@ -23,6 +26,7 @@ struct Function {
   const image::KernelInfo* info = nullptr;  // for the device of the module; lives as long as the module
   const char* name = "";                    // NUL-terminated, owned by the module
   std::atomic<bool> resident{false};        // its code is on the card's account
+  std::atomic<KernelSpeed> speed{KernelSpeed::kNotLooked};
   std::mutex mutex;                         // settings
   KernelSettings settings;
   // cuFuncSetBlockShape and cuParamSet* of the oldest interface.

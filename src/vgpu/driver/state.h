@@ -39,7 +39,7 @@ struct Device {
   int physical = 0;
   const CardDesc* card = nullptr;
   std::unique_ptr<AddressSpace> addresses;  // memory_mutex
-  Context* primary = nullptr;               // objects_mutex; made once, kept (reset clears it)
+  Context* primary = nullptr;               // objects_mutex; made once, kept; not alive until retained, nor after a reset
   unsigned primary_flags = 0;
   int primary_refs = 0;
   CUmemoryPool default_pool = nullptr, current_pool = nullptr;  // made by pool.cpp on first use
@@ -165,6 +165,11 @@ Session* map_session();
   if (!name) return CUDA_ERROR_INVALID_CONTEXT;                         \
   if (!name->alive.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED
 
+// The device's primary context, whether it is alive or not.
+Context* primary_context_object(Driver* state, Device* device);
+// Ends what the runtime keeps with a context (tables/export_tables.cpp), calling its destructors.
+void drop_context_storage(CUcontext context);
+
 Context* current_context();             // top of this thread's stack; null if none
 Context* to_context(CUcontext handle);  // null if it is not a context
 CUcontext to_handle(Context* context);
@@ -195,6 +200,6 @@ void refund_device(Device* device, uint64_t bytes);
 // and keep their own first choice.
 inline constexpr uint64_t kTicksPerUnit = 8;
 inline constexpr double kMillisecondsPerUnit = 0.4;
-inline void advance(Stream* stream) { stream->ticks.fetch_add(1, std::memory_order_relaxed); }
+inline void advance(Stream* stream, uint64_t ticks = 1) { stream->ticks.fetch_add(ticks, std::memory_order_relaxed); }
 
 }  // namespace tonnage::vgpu

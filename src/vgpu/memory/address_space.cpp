@@ -122,12 +122,15 @@ void AddressSpace::release(uint64_t address) {
 
 void AddressSpace::prepare_context() {
   constexpr uint64_t kMiB = 1ull << 20;
-  const uint64_t start = high_->take(512 * kMiB);
-  if (start == 0) return;
-  regions_.push_front({start, 512 * kMiB, high_, {{start + 414 * kMiB, 2 * kMiB}, {start + 488 * kMiB, 24 * kMiB}}});
-  live_[start] = {regions_.begin(), 414 * kMiB};
-  live_[start + 416 * kMiB] = {regions_.begin(), 72 * kMiB};
-  device_heap_ = start;
+  const uint64_t own = high_->take(96 * kMiB);
+  if (own == 0) return;
+  regions_.push_front({own, 96 * kMiB, high_, {{own + 72 * kMiB, 24 * kMiB}}});
+  live_[own] = {regions_.begin(), 72 * kMiB};
+  const uint64_t heap = high_->take(416 * kMiB);
+  if (heap == 0) return;
+  regions_.push_front({heap, 416 * kMiB, high_, {{heap + 414 * kMiB, 2 * kMiB}}});
+  live_[heap] = {regions_.begin(), 414 * kMiB};
+  device_heap_ = heap;
 }
 
 void AddressSpace::move_device_heap() {

@@ -55,9 +55,9 @@ class AddressSpace {
   // A range as one of the above returned it.
   void release(uint64_t address);
 
-  // Seen on an H200: a new context has a region of 512 MiB, of which 2 MiB and 24 MiB are free behind things of the driver's
-  // own. When the first module comes that can print or assert, the largest of these moves to a region of its own, and its
-  // place becomes free.
+  // Seen on an H200: a new context has a region of 96 MiB, of which the last 24 are free behind things of the driver's own, and
+  // one of 416 MiB for the device heap, of which the last 2 are free. When the first module comes that can print or assert, the
+  // heap moves to a region of its own; its place becomes free, or goes back to the host if nothing is in those 2 MiB.
   void prepare_context();
   void move_device_heap();
 

@@ -46,9 +46,14 @@ CUresult runtime_notice() { return CUDA_SUCCESS; }
 CUresult module_from_wrapper(CUmodule* out, const void* wrapper) { return load_module(wrapper, out); }
 CUresult module_from_wrapper_ext(CUmodule* out, const void* wrapper, void*, void*, unsigned) { return load_module(wrapper, out); }
 CUresult module_from_fatbin(const void* fatbin, CUmodule* out, void*, void*, unsigned) { return load_module(fatbin, out); }
-CUresult primary_context(CUcontext* out, CUdevice device) {
-  const CUresult result = cuDevicePrimaryCtxRetain(out, device);
-  return result;
+// The handle only: the context is made when it is retained.
+CUresult primary_context(CUcontext* out, CUdevice handle) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  *out = to_handle(primary_context_object(state, device));
+  return CUDA_SUCCESS;
 }
 
 // Context-local storage --------------------------------------------------------------------------------------------------
@@ -85,6 +90,22 @@ CUresult storage_get(void** value, CUcontext context, void* key) {
   *value = found->second.value;
   return CUDA_SUCCESS;
 }
+
+}  // namespace
+
+void drop_context_storage(CUcontext context) {
+  std::map<std::pair<CUcontext, void*>, StorageEntry> dropped;
+  {
+    std::lock_guard lock(storage().mutex);
+    auto& entries = storage().entries;
+    for (auto entry = entries.lower_bound({context, nullptr}); entry != entries.end() && entry->first.first == context;)
+      dropped.insert(entries.extract(entry++));
+  }
+  for (const auto& [key, entry] : dropped)
+    if (entry.destroy) entry.destroy(context, key.second, entry.value);
+}
+
+namespace {
 
 // Small answers ----------------------------------------------------------------------------------------------------------
 
