@@ -263,6 +263,20 @@ TEST(GpuCheckpoint, KeepsTheInputsOnly) {
   EXPECT_EQ(figures(true).second, 8 * kTensor + 2 * kLoss);
 }
 
+TEST(GpuNumbersCheckpoint, SameBitsWithDropout) {
+  auto blocks = make_blocks(3, 256, torch::kCUDA);
+  auto data = torch::randn({64, 256}, torch::kCUDA);
+  std::vector<Tensor> expected;
+  for (Way way : {Way::kPlain, Way::kEach, Way::kNested}) {
+    torch::manual_seed(11);
+    forward(blocks, data, way).square().sum().backward();
+    auto gradients = gradients_of(blocks);
+    gradients.push_back(torch::rand({3}, torch::kCUDA));
+    if (way == Way::kPlain) expected = gradients;
+    else expect_same_bits(gradients, expected);
+  }
+}
+
 TEST(SavedTensorHooks, ChangeWhatIsKept) {
   struct Halve : tonnage::SavedTensorHooks {
     std::unique_ptr<tonnage::PackedTensor> pack(const Tensor& t) override {

@@ -99,4 +99,12 @@ TEST(GpuAutocast, KeepsACopyOfEveryParameterUntilItEnds) {
   EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current, before);
 }
 
+TEST(GpuGradScaler, TakesTwoScalars) {
+  auto loss = torch::ones({}, torch::kCUDA);
+  const int64_t before = tonnage::memory_stats().allocated_bytes.all.current;
+  tonnage::GradScaler scaler;
+  scaler.scale(loss);
+  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before, 1024);
+}
+
 }  // namespace
