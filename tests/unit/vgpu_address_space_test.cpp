@@ -106,14 +106,26 @@ TEST(AddressSpace, TortureAgainstAPlainAccount) {
   }
 }
 
+// A new context: 96 MiB at the top, whose last 24 are free, and below them 416 for the device heap, whose last 2 are free.
 TEST(AddressSpace, TheDeviceHeapMovesOnceAndLeavesRoom) {
   EmptyHost host(1ull << 46), low(1ull << 40);
   AddressSpace space(&host, &low);
   space.prepare_context();
-  const uint64_t region = (1ull << 46) - (512ull << 20);
+  const uint64_t heap = (1ull << 46) - (512ull << 20);
+  EXPECT_EQ(space.allocate(kGranule), heap + (414ull << 20)) << "as the first machine code does";
   space.move_device_heap();
   space.move_device_heap();  // nothing more to move
-  EXPECT_EQ(space.allocate(48ull << 20), region) << "the heap's old place is the newest room that is large enough";
+  EXPECT_EQ(space.allocate(48ull << 20), heap) << "the heap's old place is the newest room that is large enough";
+}
+
+TEST(AddressSpace, TheDeviceHeapsPlaceGoesBackIfNothingIsBesideIt) {
+  EmptyHost host(1ull << 46), low(1ull << 40);
+  AddressSpace space(&host, &low);
+  space.prepare_context();
+  const uint64_t heap = (1ull << 46) - (512ull << 20);
+  EXPECT_EQ(space.allocate(20ull << 20), heap + (488ull << 20));
+  space.move_device_heap();
+  EXPECT_EQ(space.allocate(32ull << 20), heap + (384ull << 20)) << "a new region, at the top of the gap that the old one left";
 }
 
 TEST(HostRegions, AreAlignedReservedAndFaultOnTouch) {
