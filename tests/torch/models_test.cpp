@@ -227,6 +227,14 @@ TEST(Attention, SlicedIsExact) {
     }
 }
 
+TEST(Attention, DoubleBackwardIsRefused) {
+  Tensor x = torch::randn({1, 1, 4, 4}, torch::requires_grad()), logits = torch::randn({3, 5}, torch::requires_grad());
+  Tensor attended = tonnage::memory_efficient_attention(x, x, x).sum();
+  EXPECT_NE(error_of([&] { torch::autograd::grad({attended}, {x}, {}, true, true); }).find("double backward is not supported"), std::string::npos);
+  Tensor loss = tonnage::distillation_loss(logits, torch::randn({3, 5}), torch::zeros({3}, torch::kLong));
+  EXPECT_NE(error_of([&] { torch::autograd::grad({loss}, {logits}, {}, true, true); }).find("double backward is not supported"), std::string::npos);
+}
+
 TEST(Attention, PerformerApproachesSoftmax) {
   torch::manual_seed(8);
   Tensor q = torch::randn({2, 2, 300, 16}) * 0.4, k = torch::randn({2, 2, 300, 16}) * 0.4, v = torch::randn({2, 2, 300, 16});
