@@ -3,6 +3,7 @@
 #include "shim_torch/context.cpp"
 #include "shim_torch/labels.cpp"
 #include "shim_torch/operators.cpp"
+#include "shim_torch/philox.cpp"
 #include "shim_torch/python_api.cpp"
 #include "shim_torch/selection.cpp"
 #include "shim_torch/stacks.cpp"

@@ -138,11 +138,11 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
         case Input::kUnknown:
           v.cuda = true;
           if (!write_only) v.candidate = false;
-          if (write_only && !small_enough(t)) v.candidate = false;
+          if (write_only && !small_enough(t) && !keeps_drawn_floats(info, t)) v.candidate = false;
           break;
         case Input::kKnown:
           v.cuda = true;
-          if (written && !small_enough(t)) v.candidate = false;
+          if (written && !small_enough(t) && !keeps_drawn_floats(info, t)) v.candidate = false;
           break;
       }
     });
@@ -387,6 +387,7 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
     auto pending = std::make_unique<PendingCompute>();
     std::optional<PlainCpuScope> scope;
     if (info.any_writes) scope.emplace(thread);  // else nothing is loaded yet
+    pending->random = random_state(info, inputs);
     if (keep_inputs(info, inputs, *pending)) frame.pending = std::move(pending);
   }
   if (info.special != Special::kNone && shim().settings.known_values) {
@@ -421,7 +422,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
       done = true;
     } else if (wanted && fits && prepare(info, pending)) {
       results = pending.arguments;
-      done = compute(info, results);
+      done = draw(info, pending.random, results) || compute(info, results);
     }
     done &= results.size() == outputs.size() || outputs.empty();
     for (const auto& w : pending.written) {

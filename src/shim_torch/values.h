@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shim_torch/operators.h"
+#include "shim_torch/philox.h"
 #include "shim_torch/state.h"
 
 namespace tonnage::shim {
@@ -29,6 +30,7 @@ struct PendingCompute {
   std::vector<Written> written;
   std::vector<c10::IValue> results;  // computed already (operators with data-dependent sizes)
   bool has_results = false;
+  RandomState random;  // what the generator was about to draw
 };
 
 // Loads what is not loaded yet; false if some content turns out to be unknown.
