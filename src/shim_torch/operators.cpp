@@ -37,6 +37,14 @@ Special special_of(std::string_view name) {
       {"aten::all", Special::kAll},
       {"aten::fill_", Special::kFill},
       {"aten::topk", Special::kTopk},
+      {"aten::argmax", Special::kChoice},
+      {"aten::multinomial", Special::kChoice},
+      {"aten::gt", Special::kCompare},
+      {"aten::ge", Special::kCompare},
+      {"aten::lt", Special::kCompare},
+      {"aten::le", Special::kCompare},
+      {"aten::eq", Special::kCompare},
+      {"aten::ne", Special::kCompare},
       {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kFoundInf},
   };
   auto found = table.find(name);

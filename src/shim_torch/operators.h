@@ -28,6 +28,8 @@ enum class Special : uint8_t {
   kRepeatInterleave,
   kAll,
   kTopk,              // indices of unknown values
+  kChoice,            // argmax, multinomial: one index of unknown values
+  kCompare,           // of one unknown number: taken as 1
   kFill,              // fill_: a pattern, whatever the size
   kFoundInf,          // _amp_foreach_non_finite_check_and_unscale_: unknown gradients count as finite
 };

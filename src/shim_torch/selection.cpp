@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/count_nonzero.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/movedim.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/unique_dim.h>
@@ -163,13 +165,7 @@ void before_coalesce(OpFrame& frame) {
   post(frame, known.defined() ? std::get<0>(at::unique_dim(known, 1)).size(1) : assume(frame, indices.size(1)));
 }
 
-// Answers one host read: the content is there while the read runs, and unknown again after it.
-void answer_read(OpFrame& frame, const at::Tensor& scalar, int64_t value) {
-  uint64_t address = address_of(scalar);
-  auto size = static_cast<size_t>(scalar.element_size());
-  if (size > sizeof value || !c10::isIntegralType(scalar.scalar_type(), /*includeBool=*/true)) return;
-  bridge().content_set(address, &value, size);  // integers are little-endian
-  frame.read_answered = true;
+void note_unknown_read(uint64_t address, size_t size) {
   record::Event event;
   event.kind = record::EventKind::kUnknownRead;
   event.address = address;
@@ -178,19 +174,80 @@ void answer_read(OpFrame& frame, const at::Tensor& scalar, int64_t value) {
   bridge().emit(&event);
 }
 
+// Answers one host read: the content is there while the read runs, and unknown again after it.
+void answer_read(OpFrame& frame, const at::Tensor& scalar, const at::Scalar& value) {
+  at::Tensor one = at::empty({1}, at::TensorOptions().dtype(scalar.scalar_type()).device(at::kCPU)).fill_(value);
+  const uint64_t address = address_of(scalar);
+  const auto size = static_cast<size_t>(scalar.element_size());
+  bridge().content_set(address, one.const_data_ptr(), size);
+  frame.read_answered = true;
+  note_unknown_read(address, size);
+}
+
+// Unknown real numbers that a program reads one by one are losses, norms and scores, which it compares with limits, with the best
+// so far, or with the last one. So they are near 1, and fall: a zero would end many a loop as converged.
+double unknown_number() {
+  static std::atomic<uint64_t> reads{0};
+  return 1.0 / (1.0 + 1e-3 * static_cast<double>(reads.fetch_add(1, std::memory_order_relaxed) % 1000000));
+}
+
 void before_scalar_read(ThreadState& thread, OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
   if (!self || !plain_cuda(*self) || self->numel() != 1) return;
   uint64_t address = address_of(*self);
   char known[16];
-  if (self->element_size() <= static_cast<int64_t>(sizeof known) && bridge().content_get(address, known, self->element_size())) return;
-  if (assumptions().contains(address)) {
+  if (self->element_size() <= static_cast<int64_t>(sizeof known) && bridge().content_get(address, known, self->element_size())) {
+    if (assumptions().contains(address)) note_unknown_read(address, self->element_size());
+    return;
+  }
+  const bool whole = c10::isIntegralType(self->scalar_type(), /*includeBool=*/true);
+  if (whole && assumptions().contains(address)) {
     answer_read(frame, *self, 1);
-  } else if (const OpFrame* repeat = ancestor(thread, Special::kRepeatInterleave)) {
-    answer_read(frame, *self, self->scalar_type() == at::kBool ? 1 : repeat->expected_count);
+  } else if (const OpFrame* repeat = whole ? ancestor(thread, Special::kRepeatInterleave) : nullptr) {
+    answer_read(frame, *self, self->scalar_type() == at::kBool ? int64_t{1} : repeat->expected_count);
+  } else if (c10::isFloatingType(self->scalar_type())) {
+    answer_read(frame, *self, unknown_number());
   }
   frame.read_address = address;
   frame.read_size = static_cast<uint64_t>(self->element_size());
+}
+
+// A comparison with an unknown real number decides a branch when the host reads its result. The number is taken as 1, two
+// unknown ones as different; the result is kept, so that what follows from it is consistent, and a read of it is counted.
+void assume_comparison(OpFrame& frame) {
+  auto inputs = inputs_of(*frame.function, *frame.info);
+  auto outputs = outputs_of(*frame.function, *frame.info);
+  if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
+  const at::Tensor& self = inputs[0].toTensor();
+  const at::Tensor& result = outputs[0].toTensor();
+  if (!self.defined() || !result.defined() || !plain_cuda(result) || result.numel() != 1 || result.scalar_type() != at::kBool) return;
+  auto number = [](const c10::IValue& value, double* out) {  // false: unknown
+    if (value.isScalar()) {
+      if (value.toScalar().isComplex()) return false;
+      *out = value.toScalar().toDouble();
+      return true;
+    }
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() != 1 || value.toTensor().is_complex()) return false;
+    const at::Tensor& t = value.toTensor();
+    at::Tensor known = t.is_cuda() ? (plain_cuda(t) ? load(t) : at::Tensor()) : t;
+    if (!known.defined() || !known.device().is_cpu()) return false;
+    *out = known.item().toDouble();
+    return true;
+  };
+  double left = 1, right = 1;
+  const bool left_known = number(inputs[0], &left), right_known = number(inputs[1], &right);
+  const bool same = inputs[1].isTensor() && self.is_same(inputs[1].toTensor());
+  const std::string& name = frame.info->name;
+  const bool both_unknown = !left_known && !right_known && !same;
+  bool holds = false;
+  if (name == "aten::gt") holds = !both_unknown && left > right;
+  if (name == "aten::ge") holds = !both_unknown && left >= right;
+  if (name == "aten::lt") holds = !both_unknown && left < right;
+  if (name == "aten::le") holds = !both_unknown && left <= right;
+  if (name == "aten::eq") holds = same || (!both_unknown && left == right);
+  if (name == "aten::ne") holds = !same && (both_unknown || left != right);
+  store(result, at::full(result.sizes(), holds, at::TensorOptions().dtype(at::kBool)));
+  assumptions().add(address_of(result));
 }
 
 // Which experts, proposals or tokens unknown scores choose is not known; that each row chooses k different ones is. They are
@@ -213,6 +270,33 @@ void invent_indices(OpFrame& frame) {
   record::Event event;
   event.kind = record::EventKind::kAssumedSize;
   event.value = static_cast<uint64_t>(k);
+  event.size_bytes = static_cast<uint64_t>(n);
+  event.name = frame.info->name_id;
+  fill_context(&event);
+  bridge().emit(&event);
+}
+
+// One index of each row, by argmax or by chance: dealt out evenly from the middle on, since the first and the last often have a
+// meaning of their own (padding, end of text).
+void invent_choice(OpFrame& frame) {
+  auto inputs = inputs_of(*frame.function, *frame.info);
+  auto outputs = outputs_of(*frame.function, *frame.info);
+  if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
+  const at::Tensor& self = inputs[0].toTensor();
+  const at::Tensor& indices = outputs[0].toTensor();
+  if (!self.defined() || self.dim() == 0 || !plain_cuda(indices) || indices.scalar_type() != at::kLong || indices.numel() == 0 ||
+      indices.numel() > kMaxInventedIndices)
+    return;
+  int64_t n = self.size(self.dim() - 1);
+  if (frame.info->name == "aten::argmax") {
+    const int64_t dim = inputs[1].isInt() ? inputs[1].toInt() : 0;
+    n = inputs[1].isInt() ? self.size(dim < 0 ? dim + self.dim() : dim) : self.numel();
+  }
+  if (n <= 0) return;
+  store(indices, at::remainder(at::arange(n / 2, n / 2 + indices.numel(), at::TensorOptions().dtype(at::kLong)), n).view(indices.sizes()));
+  record::Event event;
+  event.kind = record::EventKind::kAssumedSize;
+  event.value = 1;
   event.size_bytes = static_cast<uint64_t>(n);
   event.name = frame.info->name_id;
   fill_context(&event);
@@ -266,6 +350,8 @@ void after_selection(ThreadState&, OpFrame& frame) {
     if (t.defined() && plain_cuda(t) && t.numel() == 1) assumptions().add(address_of(t));
   }
   if (frame.info->special == Special::kTopk && !frame.pending) invent_indices(frame);
+  if (frame.info->special == Special::kChoice && !frame.pending) invent_choice(frame);
+  if (frame.info->special == Special::kCompare && !frame.pending) assume_comparison(frame);
 }
 
 void forget_assumption(uint64_t address) { assumptions().remove(address); }

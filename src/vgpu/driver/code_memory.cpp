@@ -117,10 +117,22 @@ void refund_stream(Device* device) {
   all.devices[device].idle_streams++;
 }
 
+// A module's variables and constants come to the card with its first kernel: seen on an H200, where the first such module takes
+// a granule, and those after it share it. To be called without the lock of the driver's own memory, which this takes.
+static void place_variables(Module* module) {
+  if (module->data_resident.exchange(true) || !module->image) return;
+  for (const image::GlobalInfo& global : module->image->globals()) {
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+    find_variable(module, std::string(global.name).c_str(), &address, &bytes);
+  }
+}
+
 void make_resident(Function* function) {
   if (function->resident.load(std::memory_order_relaxed) || function->resident.exchange(true)) return;
   Device* device = function->module->device;
   const image::KernelInfo& info = *function->info;
+  place_variables(function->module);
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];

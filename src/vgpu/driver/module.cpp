@@ -22,6 +22,27 @@ Module* make_module(const void* data, Context* context, Device* device, image::K
   return module;
 }
 
+std::vector<char> read_file(const char* path) {
+  std::vector<char> bytes;
+  FILE* file = fopen(path, "rbe");
+  if (!file) return bytes;
+  char buffer[65536];
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;) bytes.insert(bytes.end(), buffer, buffer + n);
+  fclose(file);
+  bytes.push_back(0);  // PTX text ends in NUL
+  return bytes;
+}
+
+CUresult unload(Module* module) {
+  for (auto& [name, variable] : module->variables) release_variable(module->device, variable.address);
+  for (auto& [name, function] : module->functions) function->magic = 0;
+  module->magic = 0;
+  delete module;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 // Where a module's __device__ variable lives: taken from the card once, when it is first asked for.
 CUresult find_variable(Module* module, const char* name, CUdeviceptr* address, size_t* bytes) {
   if (!module->image) return static_cast<CUresult>(module->open_status);
@@ -43,27 +64,6 @@ CUresult find_variable(Module* module, const char* name, CUdeviceptr* address, s
   if (bytes) *bytes = known->second.bytes;
   return CUDA_SUCCESS;
 }
-
-std::vector<char> read_file(const char* path) {
-  std::vector<char> bytes;
-  FILE* file = fopen(path, "rbe");
-  if (!file) return bytes;
-  char buffer[65536];
-  for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;) bytes.insert(bytes.end(), buffer, buffer + n);
-  fclose(file);
-  bytes.push_back(0);  // PTX text ends in NUL
-  return bytes;
-}
-
-CUresult unload(Module* module) {
-  for (auto& [name, variable] : module->variables) release_variable(module->device, variable.address);
-  for (auto& [name, function] : module->functions) function->magic = 0;
-  module->magic = 0;
-  delete module;
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
 
 Module* to_module(const void* handle) {
   auto* module = static_cast<Module*>(const_cast<void*>(handle));

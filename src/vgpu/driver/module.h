@@ -71,6 +71,9 @@ Function* to_function(const void* handle);  // a CUfunction or CUkernel; null if
 // The kernel by name; CUDA_ERROR_NOT_FOUND, or why the image cannot be used on this device.
 CUresult find_kernel(Module* module, const char* name, Function** out);
 
+// Where a module's variable lies: taken from the card once, when it is first asked for or the module's first kernel is launched.
+CUresult find_variable(Module* module, const char* name, CUdeviceptr* address, size_t* bytes);
+
 // The kernel's code becomes resident on its card at its first launch (lazy loading); charged as modelled memory.
 void make_resident(Function* function);
 
