@@ -4,7 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/movedim.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/unique_dim.h>
@@ -215,7 +214,7 @@ void before_scalar_read(ThreadState& thread, OpFrame& frame) {
 // A comparison with an unknown real number decides a branch when the host reads its result. The number is taken as 1, two
 // unknown ones as different; the result is kept, so that what follows from it is consistent, and a read of it is counted.
 void assume_comparison(OpFrame& frame) {
-  auto inputs = inputs_of(*frame.function, *frame.info);
+  const auto& inputs = frame.arguments;
   auto outputs = outputs_of(*frame.function, *frame.info);
   if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
   const at::Tensor& self = inputs[0].toTensor();
@@ -246,7 +245,7 @@ void assume_comparison(OpFrame& frame) {
   if (name == "aten::le") holds = !both_unknown && left <= right;
   if (name == "aten::eq") holds = same || (!both_unknown && left == right);
   if (name == "aten::ne") holds = !same && (both_unknown || left != right);
-  store(result, at::full(result.sizes(), holds, at::TensorOptions().dtype(at::kBool)));
+  store(result, at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(holds));
   assumptions().add(address_of(result));
 }
 
@@ -279,7 +278,7 @@ void invent_indices(OpFrame& frame) {
 // One index of each row, by argmax or by chance: dealt out evenly from the middle on, since the first and the last often have a
 // meaning of their own (padding, end of text).
 void invent_choice(OpFrame& frame) {
-  auto inputs = inputs_of(*frame.function, *frame.info);
+  const auto& inputs = frame.arguments;
   auto outputs = outputs_of(*frame.function, *frame.info);
   if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
   const at::Tensor& self = inputs[0].toTensor();
@@ -333,6 +332,13 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
     case Special::kTopk:
       if (!frame.pending) note_topk(frame);
       break;
+    case Special::kChoice:
+    case Special::kCompare: {
+      auto inputs = inputs_of(*frame.function, *frame.info);
+      if (frame.info->special == Special::kChoice || (inputs.size() > 0 && inputs[0].isTensor() && inputs[0].toTensor().numel() == 1))
+        frame.arguments.assign(inputs.begin(), inputs.end());
+      break;
+    }
     case Special::kFoundInf:
       if (!frame.pending && inputs_of(*frame.function, *frame.info).size() > 0 && inputs_of(*frame.function, *frame.info)[0].isTensorList())
         for (const at::Tensor& t : inputs_of(*frame.function, *frame.info)[0].toTensorList())
@@ -352,6 +358,7 @@ void after_selection(ThreadState&, OpFrame& frame) {
   if (frame.info->special == Special::kTopk && !frame.pending) invent_indices(frame);
   if (frame.info->special == Special::kChoice && !frame.pending) invent_choice(frame);
   if (frame.info->special == Special::kCompare && !frame.pending) assume_comparison(frame);
+  frame.arguments.clear();
 }
 
 void forget_assumption(uint64_t address) { assumptions().remove(address); }

@@ -67,6 +67,7 @@ struct OpFrame {
   uint64_t read_address = 0, read_size = 0;  // of a scalar read
   int64_t expected_count = -1;  // elements that a selection inside will take, if known
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
+  std::vector<c10::IValue> arguments;  // kept where something is assumed of the result: they are gone when the call ends
   std::unique_ptr<PendingFill> fill;
   std::unique_ptr<PendingCompute> pending;
 };

@@ -445,6 +445,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
           forget(t);
       });
     }
+    if (!done) frame.pending.reset();  // something in it was unknown after all
   } else {
     for (size_t i = 0; i < outputs.size(); i++)
       if (!own_result(i)) for_each_tensor(outputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });

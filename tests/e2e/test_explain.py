@@ -1,0 +1,56 @@
+"""`tonnage explain` on real histories: each program is recorded by PyTorch (a snapshot, with C++ frames as by default) and by Tonnage,
+and both must give the same answer, with the program's own line."""
+import csv
+import json
+
+import pytest
+
+from conftest import PROGRAMS, PYTHON
+
+PROGRAM = PROGRAMS / "explain_cases.py"
+LINES = {text.split("# ")[1].strip(): number for number, text in enumerate(PROGRAM.read_text().splitlines(), 1) if text.rstrip().endswith(" line")}
+
+
+@pytest.fixture
+def explained(run, tonnage, tmp_path):
+    """explained(NAME): the explanations of the snapshot and of the record."""
+    def call(name):
+        snapshot, record = tmp_path / "snapshot.pickle", tmp_path / "run.tonnage"
+        result = run(PYTHON, PROGRAM, name, snapshot, gpu="RTX 3060", options=["--record", record])
+        assert result.code == 0, result.err
+        answer = tonnage("explain", "--json", snapshot, record)
+        assert answer.code == 0, answer.err
+        return json.loads(answer.out)["explanations"]
+    return call
+
+
+@pytest.mark.parametrize("name, cause, line", [("activations", "activations", "forward line"), ("optimizer_state", "optimizer_first_step", "step line"), ("long_sample", "large_sample", "forward line"),
+                                               ("kept_losses", "kept_across_steps", "kept line"), ("retry", "kept_by_exception", "forward line")])
+def test_the_cause_and_its_line(explained, name, cause, line):
+    for explanation in explained(name):
+        findings = [finding for finding in explanation["findings"] if finding["primary"]]
+        assert findings and findings[0]["cause"] == cause, explanation["summary"]
+        site = findings[0]["site"]["user_line"]
+        assert site["file"].endswith("explain_cases.py") and site["line"] == LINES[line], (explanation["source"], site)
+        assert any(advice["saves_bytes"] for advice in findings[0]["advice"])
+
+
+def test_nothing_is_found_where_nothing_is_wrong(explained):
+    for explanation in explained("healthy"):
+        assert explanation["failures"] == [] and not [finding for finding in explanation["findings"] if finding["kind"] == "leak"]
+
+
+def test_exports(run, tonnage, tmp_path):
+    trace, table, events, page = (tmp_path / name for name in ("trace.json", "table.csv", "events.csv", "page.html"))
+    result = run(PYTHON, PROGRAM, "healthy", tmp_path / "s.pickle", "python", gpu="RTX 3060", options=["--trace", trace, "--csv", table, "--csv-events", events, "--html", page])
+    assert result.code == 0, result.err
+    peak = result.device["peak_allocated"]["bytes"]
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"step 1", "step 10", "forward", "backward", "allocated by category"} <= names
+    with open(table, newline="") as file:
+        assert sum(int(row["block_bytes"]) for row in csv.DictReader(file) if row["live_at_peak"] == "1" and row["kind"] == "pytorch") == peak
+    with open(events, newline="") as file:
+        assert max(int(row["allocated_bytes"] or 0) for row in csv.DictReader(file)) == peak
+    again = tonnage("explain", tmp_path / "s.pickle", "--trace", trace)
+    assert again.code == 2 and "exists" in again.err and trace.stat().st_size > 0
+    assert tonnage("explain", tmp_path / "s.pickle", "--trace", trace, "--force", "--brief").code == 0

@@ -1,0 +1,50 @@
+"""Values that programs read back: what a card would have, or what is assumed where nobody can know it."""
+from conftest import PROGRAMS, PYTHON, ROOT
+
+
+def test_random_numbers_are_the_cards_own(run):
+    """Digests of the draws, as tests/e2e/programs/random_numbers.py printed them on an H200 (driver 580, torch 2.11.0+cu130)."""
+    done = run(PYTHON, PROGRAMS / "random_numbers.py", gpu="h200")
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == (ROOT / "tests/data/random/h200.txt").read_text().splitlines()
+
+
+def test_masks_from_random_numbers_have_a_cards_size(run, tmp_path):
+    """The count follows from the seed; another card has other threads, and so other numbers."""
+    script = tmp_path / "mask.py"
+    script.write_text("import torch\ntorch.manual_seed(0)\n"
+                      "x = torch.randn(65536, 16, device='cuda')\nprint(len(x[torch.rand(65536, device='cuda') < 0.3]))\n")
+    assert run(PYTHON, script, gpu="h200").out.split() == ["19906"]
+
+
+def test_a_loop_that_waits_for_a_sampled_token_ends(run, tmp_path):
+    """Sampled from unknown scores: no end-of-text token, so the length limit ends it, which is the largest it can get."""
+    script = tmp_path / "sample.py"
+    script.write_text("import torch\n"
+                      "text = torch.zeros(4, 1, dtype=torch.long, device='cuda')\n"
+                      "scores = torch.nn.Linear(8, 1000, device='cuda')(torch.randn(4, 100000, 8, device='cuda')[:, 0])\n"
+                      "while True:\n"
+                      "    token = torch.multinomial(scores.softmax(-1), 1)\n"
+                      "    text = torch.cat([text, token], -1)\n"
+                      "    done = (text[:, -1] == 999) | (text.shape[1] >= 20)\n"
+                      "    if done.all(): break\n"
+                      "print(text.shape[1])\n")
+    done = run(PYTHON, script, gpu="h200")
+    assert done.out.split() == ["20"], done.err
+
+
+def test_a_loss_that_is_unknown_does_not_end_the_training(run, tmp_path):
+    """Convergence tests, limits and "best so far" see a number near 1 that falls, and the report counts the reads."""
+    script = tmp_path / "converge.py"
+    script.write_text("import torch\n"
+                      "m = torch.nn.Linear(64, 64).cuda()\nlast, best, better, steps = None, float('inf'), 0, 0\n"
+                      "for _ in range(10):\n"
+                      "    loss = m(torch.randn(4096, 64, device='cuda')).square().mean()\n    loss.backward()\n"
+                      "    if not torch.isfinite(loss): break\n"
+                      "    if loss > 1e6: break\n"
+                      "    value = loss.item()\n"
+                      "    if last is not None and abs(value - last) < 1e-9: break\n"
+                      "    better += value < best\n    best = min(best, value)\n    last = value\n    steps += 1\n"
+                      "print(steps, better)\n")
+    done = run(PYTHON, script, gpu="h200")
+    assert done.out.split() == ["10", "10"], done.err
