@@ -6,6 +6,7 @@ The models, sizes, data and settings are those of model_cases.cpp, examples/cpp/
 needed. Without --binary only Python is measured. Rows without a Python twin have "-" there.
 """
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -235,6 +236,9 @@ def cases():
 
 
 def measure(make, steps):
+    gc.collect()  # the case before: its modules and their hooks hold each other
+    torch.cuda.empty_cache()
+    left = torch.cuda.memory_allocated()
     try:
         step = make()
         for _ in range(3):
@@ -251,6 +255,7 @@ def measure(make, steps):
             "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
             "kept_bytes": torch.cuda.memory_allocated(),
+            "left_by_earlier_cases_bytes": left,
             "median_ms": statistics.median(times_ms),
             "fastest_ms": min(times_ms),
             "slowest_ms": max(times_ms),
@@ -296,7 +301,7 @@ def main():
         print(f"{key[0]:9} {key[1]:22} {key[2]:24} {cell(c, 'peak_allocated_bytes', 1 << 20):>9} {cell(p, 'peak_allocated_bytes', 1 << 20):>9} "
               f"{cell(c, 'median_ms', 1):>8} {cell(p, 'median_ms', 1):>8}")
     if args.json:
-        figures = ("peak_allocated_bytes", "peak_reserved_bytes", "kept_bytes", "median_ms", "fastest_ms", "slowest_ms", "error")
+        figures = ("peak_allocated_bytes", "peak_reserved_bytes", "kept_bytes", "left_by_earlier_cases_bytes", "median_ms", "fastest_ms", "slowest_ms", "error")
         report = {
             "schema": 1,
             "gpu": torch.cuda.get_device_name(),
