@@ -9,7 +9,7 @@
 namespace tonnage::vgpu {
 namespace {
 
-// Measured on an H200: products of 1024³ to 8192x4096x30522 in kernels of this class ran at 63 to 287 TFLOP/s.
+// Measured on an H200: half-type products of 1024³ to 8192x4096x30522 in kernels of this class ran at 63 to 287 TFLOP/s.
 constexpr double kFlopsPerNanosecond = 120e3;
 // A unit of the clock for each of these: about what padding two operands of such a product takes.
 constexpr double kNanosecondsPerUnit = 8000;
