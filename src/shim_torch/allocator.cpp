@@ -44,6 +44,14 @@ void label_if_scratch(ThreadState& thread, uint64_t address) {
   }
 }
 
+void copy_context(const record::Event& from, record::Event* to) {
+  to->step = from.step;
+  to->phase = from.phase;
+  to->module = from.module;
+  to->op = from.op;
+  to->stack = from.stack;
+}
+
 // Runs under the allocator's lock: takes no GIL, allocates nothing on the device.
 void on_trace(const allocator::TraceEntry& entry) noexcept {
   using Action = allocator::TraceEntry::Action;
@@ -74,7 +82,14 @@ void on_trace(const allocator::TraceEntry& entry) noexcept {
         break;
       default: return;
     }
-    fill_context(&event);
+    if (event.kind == EventKind::kFreeCompleted && thread && thread->last_free.address == event.address) {
+      // Most frees are completed within the call that requests them.
+      copy_context(thread->last_free, &event);
+    } else {
+      fill_context(&event);
+    }
+    if (event.kind == EventKind::kFreeRequested && thread) thread->last_free = event;
+    if (event.kind == EventKind::kFreeCompleted && thread) thread->last_free.address = 0;
     if (event.kind == EventKind::kAlloc && thread)
       for (const OpFrame& frame : thread->frames)
         if (frame.from_host) event.flags |= record::kEventHostSource;

@@ -51,6 +51,13 @@ Special special_of(std::string_view name) {
   return found == table.end() ? Special::kNone : found->second;
 }
 
+bool acts_after(Special special) {
+  return special == Special::kAll || special == Special::kTopk || special == Special::kChoice || special == Special::kCompare;
+}
+bool acts_before(Special special) {
+  return special != Special::kNone && special != Special::kCopy && special != Special::kFill && special != Special::kAll;
+}
+
 // In-place operators that overwrite their first argument without reading it.
 bool overwrites_first(std::string_view name) {
   return in(name, {"aten::fill_", "aten::zero_", "aten::copy_", "aten::random_", "aten::uniform_", "aten::normal_", "aten::bernoulli_",
@@ -65,6 +72,8 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   info->name_id = bridge().intern_string(info->name.data(), info->name.size());
   std::string_view name = info->name;
   info->special = special_of(name);
+  info->before_call = acts_before(info->special);
+  info->after_call = acts_after(info->special);
   bool ours = name.rfind("aten::", 0) == 0 || info->special != Special::kNone;
   // copy_ is registered for all devices at once, but it is a leaf: its work is not done by other operators.
   info->has_cuda_kernel = ours && (handle.hasKernelForDispatchKey(c10::DispatchKey::CUDA) || name == "aten::copy_");
@@ -154,7 +163,7 @@ const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& funct
   // temporary strings; they are never entered here.
   const char* name = function.name();
   auto& slot = thread.operators[(reinterpret_cast<uintptr_t>(name) >> 4) % kOperatorSlots];
-  if (slot.name == name && slot.info->name == name) return slot.info;
+  if (slot.name == name && std::memcmp(slot.info->name.c_str(), name, slot.info->name.size() + 1) == 0) return slot.info;
   auto operator_name = function.operator_name();
   if (!operator_name) return nullptr;
   std::lock_guard<std::mutex> lock(table().mutex);

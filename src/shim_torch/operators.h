@@ -47,6 +47,7 @@ struct OpInfo {
   bool random = false;
   int generator_argument = -1;
   Special special = Special::kNone;
+  bool before_call = false, after_call = false;  // before_selection / after_selection have something to do
   std::vector<uint8_t> writes;      // by argument: 1 if the operator writes it
   std::vector<uint8_t> write_only;  // by argument: 1 if what was in it does not matter
   std::vector<uint8_t> result_is_argument;  // by result: 1 if it is one of the written arguments

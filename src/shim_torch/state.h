@@ -101,6 +101,7 @@ struct ThreadState {
   uint64_t thread_id = 0;     // RecordFunction's
   RecentAlloc recent[kRecentAllocs];
   uint32_t recent_next = 0;
+  record::Event last_free;    // the last requested free, until it is completed
   struct {
     const char* name = nullptr;
     const OpInfo* info = nullptr;

@@ -390,7 +390,7 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
     pending->random = random_state(info, inputs);
     if (keep_inputs(info, inputs, *pending)) frame.pending = std::move(pending);
   }
-  if (info.special != Special::kNone && shim().settings.known_values) {
+  if (info.before_call && shim().settings.known_values) {
     PlainCpuScope scope(thread);
     before_selection(thread, frame);
   }
@@ -450,7 +450,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
     for (size_t i = 0; i < outputs.size(); i++)
       if (!own_result(i)) for_each_tensor(outputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
   }
-  if (info.special != Special::kNone && shim().settings.known_values) {
+  if ((frame.read_answered || (info.after_call && !frame.pending)) && shim().settings.known_values) {
     PlainCpuScope scope(thread);
     after_selection(thread, frame);
   }

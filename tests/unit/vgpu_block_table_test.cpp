@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <unordered_map>
+
 namespace tonnage::vgpu {
 namespace {
 
@@ -16,6 +19,26 @@ TEST(BlockTable, KnowsLiveBlocksByTheirBeginning) {
   blocks.remove(0x1000);
   EXPECT_EQ(blocks.bytes_at(0x1000), 0u);
   blocks.remove(0x1000);
+}
+
+TEST(BlockTable, AgreesWithAMapUnderRandomUse) {
+  BlockTable blocks;
+  std::unordered_map<uint64_t, uint64_t> expected;
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 200000; i++) {
+    const uint64_t address = 0x7f0000000000 + 512 * (random() % 4000);
+    if (random() % 2) {
+      const uint64_t bytes = 512 * (1 + random() % 100);
+      blocks.add(address, bytes);
+      expected[address] = bytes;
+    } else {
+      blocks.remove(address);
+      expected.erase(address);
+    }
+    const uint64_t probe = 0x7f0000000000 + 512 * (random() % 4000);
+    const auto found = expected.find(probe);
+    ASSERT_EQ(blocks.bytes_at(probe), found == expected.end() ? 0 : found->second);
+  }
 }
 
 }  // namespace
