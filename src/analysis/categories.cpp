@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "analysis/failures.h"
+
 namespace tonnage::analysis {
 namespace {
 
@@ -55,6 +57,10 @@ class Inference {
   void run() {
     read_phases();
     collect_parameter_sizes();
+    collect_workspaces();
+    for (const Allocation& a : timeline_.allocations()) {
+      if (!a.before_history && has_key(a)) made_alike_[key_of(a)].push_back(a.alloc_event);
+    }
     std::vector<uint32_t> open;  // the end of their life is not known: out of memory, or the record ends
     std::vector<uint32_t> others;
     auto& allocations = timeline_.allocations();
@@ -79,6 +85,7 @@ class Inference {
       Allocation& a = allocations[i];
       if (a.category == Category::kUnknown) set(a, guess_from_votes(a));
     }
+    guess_old_parameters();
   }
 
  private:
@@ -100,7 +107,6 @@ class Inference {
     uint32_t runs = 0;
     for (uint32_t i = 0; i < events.size(); ++i) {
       const Event& event = events[i];
-      if (event.kind == EventKind::kOom) out_of_memory_[event.process].push_back(i);
       if (event.kind == EventKind::kStep) optimizer_[event.process].push_back(i);
       if (!changes_allocations(event.kind)) continue;
       Process& process = processes[event.process];
@@ -125,6 +131,9 @@ class Inference {
       }
       op_runs_[i] = event.op == record::kNoId && event.stack == record::kNoId ? 0 : thread.run;
     }
+    for (const OomAttempts& attempts : find_oom_attempts(record_, stacks_)) {
+      if (!attempts.overcome && events[attempts.last].kind == EventKind::kOom) out_of_memory_[events[attempts.last].process].push_back(attempts.last);
+    }
     for (const Step& step : timeline_.steps()) {
       if (step.complete && step.source != StepSource::kTold) optimizer_[step.process].push_back(step.end_event - 1);
     }
@@ -140,6 +149,18 @@ class Inference {
       } else if (a.free_event == kNever && (facts(a).converts_module || facts(a).builds_module)) {
         parameter_sizes_.insert(a.requested_bytes);
       }
+    }
+  }
+
+  // Older than the history and never freed, of the size of a gradient: the parameter that it belongs to.
+  void guess_old_parameters() {
+    auto& allocations = timeline_.allocations();
+    std::unordered_set<uint64_t> gradient_sizes;
+    for (const Allocation& a : allocations) {
+      if (a.category == Category::kGradient) gradient_sizes.insert(a.requested_bytes);
+    }
+    for (Allocation& a : allocations) {
+      if (a.before_history && a.free_event == kNever && a.category == Category::kUnknown && gradient_sizes.count(a.requested_bytes) != 0) set(a, {Category::kParameter, 60});
     }
   }
 
@@ -175,11 +196,38 @@ class Inference {
     return it->second;
   }
 
-  bool library_workspace(const Allocation& a) {
+  bool looks_like_workspace(const Allocation& a) {
     const bool plausible = family(a) == OpFamily::kMatrix || family(a) == OpFamily::kAttention ||
                            (event(a).op == record::kNoId && facts(a).empty);
     if (a.requested_bytes == kCublasWorkspace) return plausible || facts(a).in_module;
     return a.requested_bytes == kCublasWorkspaceHopper && plausible;
+  }
+
+  // cuBLAS keeps one workspace per handle (a thread has one) and stream, and never frees it: what is freed, and more of that size on one
+  // stream, are tensors that happen to be as large.
+  void collect_workspaces() {
+    constexpr uint32_t kHandles = 2;  // the program's thread and the one of the backward pass
+    std::unordered_map<uint64_t, uint32_t> seen;
+    for (const Allocation& a : timeline_.allocations()) {
+      if (a.source == CategorySource::kTold || !looks_like_workspace(a)) continue;
+      const uint64_t stream = a.before_history ? 0 : event(a).stream;
+      uint32_t& count = seen[(stream * 64 + a.process) * 64 + a.device];
+      const bool stays = a.free_event == kNever || record_.events[a.free_event].kind == EventKind::kProcessEnd;
+      if (stays && count++ < kHandles) workspaces_.insert(&a - timeline_.allocations().data());
+    }
+  }
+  bool library_workspace(const Allocation& a) const { return workspaces_.count(&a - timeline_.allocations().data()) != 0; }
+
+  bool has_key(const Allocation& a) const { return event(a).op != record::kNoId || !facts(a).empty; }
+
+  // Scratch is gone before its place makes the next but one; what outlives that, in a loop over layers or batches, is kept for something.
+  bool outlives_its_like(const Allocation& a) const {
+    constexpr ptrdiff_t kOverlapping = 3;
+    const auto found = made_alike_.find(key_of(a));
+    if (found == made_alike_.end()) return false;
+    const auto& made = found->second;
+    const auto end = std::lower_bound(made.begin(), made.end(), a.free_event);
+    return end - std::upper_bound(made.begin(), made.end(), a.alloc_event) >= kOverlapping;
   }
 
   Guess guess_from_life(const Allocation& a) {
@@ -205,6 +253,7 @@ class Inference {
       case Phase::kForward:
       case Phase::kEval:
         if (died == Phase::kBackward) return {Category::kActivation, 90};
+        if (facts(a).in_module && outlives_its_like(a)) return {Category::kActivation, 60};
         if (same_phase) return {Category::kTemporary, 80};
         if (any_between(backward_, a.process, a.alloc_event, a.free_event)) return {Category::kActivation, 65};
         return {Category::kTemporary, 50};
@@ -279,9 +328,11 @@ class Inference {
   bool makes_state_ = false;            // the function in which an optimizer makes its state was seen
   Marks backward_, forward_, optimizer_, out_of_memory_;
   std::unordered_set<uint64_t> parameter_sizes_;
+  std::unordered_set<ptrdiff_t> workspaces_;  // indices into the allocations
   std::unordered_map<uint32_t, OpFamily> families_;
   std::unordered_map<SiteKey, std::array<uint32_t, 13>, SiteHash> votes_;
   std::unordered_map<SiteKey, uint32_t, SiteHash> open_alike_;
+  std::unordered_map<SiteKey, std::vector<uint32_t>, SiteHash> made_alike_;  // alloc events, in order
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "analysis/categories.h"
+#include "analysis/failures.h"
 #include "analysis/leak.h"
 #include "analysis/oom_cause.h"
 #include "analysis/oom_facts.h"
@@ -20,19 +21,51 @@ constexpr size_t kMaxFailures = 20;           // each costs a replay
 constexpr double kUnusedShare = 0.15;         // reserved but unused at the peak: below it, nothing is said
 constexpr uint64_t kUnusedBytes = 256 << 20;
 
-// The failures of the program itself: PyTorch's, and the driver's refusals of processes that do not use PyTorch.
-std::vector<uint32_t> failure_events(const Timeline& timeline) {
-  const Record& record = timeline.record();
+// The failures of the program itself: PyTorch's, and the driver's refusals of processes that do not use PyTorch. Those that a library
+// got over by itself are counted apart.
+std::vector<uint32_t> failure_events(const Timeline& timeline, std::vector<OomAttempts>& overcome) {
   std::vector<uint32_t> out;
-  for (uint32_t i = 0; i < record.events.size(); ++i) {
-    const Event& event = record.events[i];
-    if (event.kind == EventKind::kOom) out.push_back(i);
+  for (const OomAttempts& attempts : find_oom_attempts(timeline.record(), timeline.stacks())) {
+    const Event& event = timeline.record().events[attempts.last];
     if (event.kind == EventKind::kDeviceOom) {
       const auto found = timeline.processes().find({event.process, event.device});
-      if (found == timeline.processes().end() || found->second.reserved == 0) out.push_back(i);
+      if (found != timeline.processes().end() && found->second.reserved > 0) continue;
+    }
+    if (attempts.overcome) {
+      overcome.push_back(attempts);
+    } else {
+      out.push_back(attempts.last);
     }
   }
   return out;
+}
+
+// A library that was refused its scratch memory and did with less: slower, perhaps, but no failure.
+void name_overcome(const Timeline& timeline, const std::vector<OomAttempts>& overcome, Explanation& out) {
+  if (overcome.empty()) return;
+  Finding finding;
+  finding.kind = FindingKind::kOutOfMemory;
+  finding.cause = Cause::kHarmless;
+  finding.confidence = 0.85;
+  uint64_t times = 0;
+  const Event* largest = nullptr;
+  for (const OomAttempts& attempts : overcome) {
+    times += attempts.count;
+    for (uint32_t i = attempts.first; i <= attempts.last; ++i) {
+      const Event& event = timeline.record().events[i];
+      if (event.kind == EventKind::kOom && (!largest || event.size_bytes > largest->size_bytes)) largest = &event;
+    }
+  }
+  if (!largest) return;
+  finding.device = largest->device;
+  finding.bytes = largest->size_bytes;
+  finding.title = "A library was refused memory and did with less";
+  finding.text = fmt::format("{} of up to {} refused inside operators that went on all the same: a convolution tries algorithms with large workspaces first. No error reached the program; it may be slower so near the limit.",
+                             times == 1 ? "A request" : fmt::format("{} requests", times), size_text(largest->size_bytes) + (times == 1 ? " was" : " were"));
+  const Site site = timeline.stacks().site(*largest);
+  if (site.line.known()) finding.site = site;
+  finding.advice.push_back({fmt::format("A little less in use ({}) lets the faster algorithms run", size_text(largest->size_bytes)), std::nullopt, ""});
+  out.findings.push_back(std::move(finding));
 }
 
 // Whether the process went on to allocate after it.
@@ -224,7 +257,8 @@ Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& 
   out.timeline = timeline;
   out.report = report;
 
-  std::vector<uint32_t> failures = failure_events(*timeline);
+  std::vector<OomAttempts> overcome;
+  std::vector<uint32_t> failures = failure_events(*timeline, overcome);
   if (failures.size() > kMaxFailures) {
     out.notes.push_back(fmt::format("{} failures; the last {} are explained", failures.size(), kMaxFailures));
     failures.erase(failures.begin(), failures.end() - kMaxFailures);
@@ -242,6 +276,7 @@ Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& 
   const bool failed = !out.failures.empty() && !out.failures.back().recovered;
   if (!failed) find_leaks(*timeline, *report, options, out);
   find_unused(*timeline, *report, out);
+  name_overcome(*timeline, overcome, out);
   std::stable_sort(out.findings.begin(), out.findings.end(), [](const Finding& a, const Finding& b) {
     // The last failure is the one that ended the program.
     if (importance(a) != importance(b)) return importance(a) < importance(b);

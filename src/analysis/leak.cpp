@@ -15,8 +15,12 @@ using record::EventKind;
 
 constexpr size_t kMinIterations = 4;
 constexpr uint64_t kMinBytesPerIteration = 64 << 10;
+constexpr size_t kManyIterations = 32;              // over so many, less proves as much
+constexpr uint64_t kMinBytesOverMany = 1 << 20;
+constexpr size_t kMinOccurrences = 4;  // of what is left behind now and then
+constexpr size_t kGraphPart = 5;       // a graph holds at least a fifth of what the forward pass makes
 constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph
-constexpr size_t kGraphKinds = 6;    // nor are equal ones: different sizes and stacks
+constexpr size_t kGraphKinds = 3;    // nor are equal ones: different sizes and stacks
 
 using LineKey = std::tuple<std::string, uint32_t, std::string>;
 
@@ -24,7 +28,7 @@ struct LineSum {
   std::vector<uint64_t> bytes, counts;  // by iteration
   std::map<uint64_t, uint64_t> sizes;   // requested size -> count, in the iterations that count
   std::map<uint32_t, uint64_t> stacks;  // stack -> bytes
-  uint64_t activation_bytes = 0, total_bytes = 0;
+  uint64_t activation_bytes = 0, forward_bytes = 0, total_bytes = 0;
   std::map<Category, uint64_t> categories;
   std::vector<uint64_t> events;
   Site site;
@@ -62,6 +66,172 @@ bool has_phase(const Timeline& timeline, uint32_t process, const std::vector<Ite
   return false;
 }
 
+// Which of the iterations that count left something behind at a line.
+struct Pattern {
+  std::vector<size_t> at;  // iterations with survivors, in order
+  size_t every = 0;        // 1: in nearly each; n: in every n-th; 0: no pattern
+};
+
+// A leak leaves something behind all along: in nearly each iteration, or at an even distance (each epoch, each validation). A cache
+// fills early, a queue of fixed length and a cycle that waits for the garbage collector hold recent ones only: neither is even.
+Pattern pattern_of(const std::vector<uint64_t>& bytes, size_t first, size_t end) {
+  Pattern pattern;
+  for (size_t k = first; k < end; ++k) {
+    if (bytes[k] > 0) pattern.at.push_back(k);
+  }
+  const size_t present = pattern.at.size();
+  if (present >= 2 && present * 5 >= (end - first) * 4) {
+    pattern.every = 1;
+    return pattern;
+  }
+  if (present < kMinOccurrences) return pattern;
+  std::vector<uint64_t> gaps;
+  for (size_t i = 1; i < present; ++i) gaps.push_back(pattern.at[i] - pattern.at[i - 1]);
+  const uint64_t usual = median(gaps);
+  const bool even = std::all_of(gaps.begin(), gaps.end(), [&](uint64_t gap) { return gap + 1 >= usual && gap <= usual + 1; });
+  if (even && usual >= 2 && pattern.at.front() <= first + usual && pattern.at.back() + usual + 1 >= end) pattern.every = usual;
+  return pattern;
+}
+
+// Whether what is allocated rises from one of these iterations to the next, nearly always.
+bool rises_between(const std::vector<uint64_t>& allocated, const std::vector<size_t>& at) {
+  size_t rises = 0;
+  for (size_t i = 1; i < at.size(); ++i) rises += allocated[at[i]] > allocated[at[i - 1]];
+  return at.size() >= 2 && rises * 10 >= (at.size() - 1) * 7;
+}
+
+// What stays by design: it is made once per parameter, layer or stream, even where that happens late (layers that are unfrozen one by
+// one get their optimizer state one by one).
+bool stays_by_design(const Timeline& timeline, const Allocation& a) {
+  const StackFacts& facts = timeline.stacks()[a.stack];
+  if (facts.makes_state || facts.converts_module || facts.builds_module) return true;
+  return a.category == Category::kWorkspace || (a.source == CategorySource::kTold && (a.category == Category::kParameter || a.category == Category::kBuffer || a.category == Category::kOptimizerState));
+}
+
+// Do most places make tensors of the same size in both iterations? If the samples themselves grow, what an iteration holds at its end
+// (its loss, its batch) grows with them.
+bool same_shapes(const Timeline& timeline, int device, uint32_t process, const Iteration& a, const Iteration& b) {
+  const auto sizes_of = [&](const Iteration& iteration) {
+    std::map<uint32_t, uint64_t> sizes;
+    for (uint32_t i = iteration.first_event; i < iteration.end_event && i < timeline.record().events.size(); ++i) {
+      const Event& event = timeline.record().events[i];
+      if (event.kind != EventKind::kAlloc || event.process != process || event.device != device || event.stack == record::kNoId) continue;
+      uint64_t& largest = sizes[event.stack];
+      largest = std::max(largest, event.size_bytes);
+    }
+    return sizes;
+  };
+  const auto before = sizes_of(a), after = sizes_of(b);
+  size_t both = 0, same = 0;
+  for (const auto& [stack, size] : after) {
+    const auto found = before.find(stack);
+    if (found == before.end() || size < (4u << 10)) continue;
+    ++both;
+    same += found->second == size;
+  }
+  return both > 0 && same * 2 >= both;
+}
+
+LineKey key_of(const Site& site) {
+  const Place& place = site.user_line.known() ? site.user_line : site.line;
+  return {place.file, place.line, place.function};
+}
+
+// Made by these lines before the range, kept for a while, and given back: then it is given back again (the results of a validation).
+std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process, uint32_t first_event, uint32_t last_event, const std::map<LineKey, LineSum>& lines) {
+  std::map<LineKey, uint64_t> released;
+  std::map<uint32_t, std::vector<const Allocation*>> by_stack;
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.device != device || a.process != process || a.before_history) continue;
+    if (a.alloc_event >= first_event) break;
+    if (a.free_event <= last_event) by_stack[a.stack].push_back(&a);
+  }
+  for (const auto& [stack, made] : by_stack) {
+    const LineKey key = key_of(timeline.stacks().site(stack, record::kNoId, record::kNoId));
+    if (lines.count(key) == 0) continue;
+    // For a while: until the line had made at least two more.
+    for (size_t i = 0; i + 2 < made.size(); ++i) {
+      if (made[i]->free_event > made[i + 2]->alloc_event) released[key] += made[i]->block_bytes;
+    }
+  }
+  return released;
+}
+
+// Tensors that are replaced by larger ones: joined to themselves each time, a cache that is never cut.
+void find_replaced(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed, const std::map<LineKey, LineSum>& known, GrowthReport& report) {
+  const auto& iterations = range.iterations;
+  constexpr size_t kMinForTrend = 6;
+  if (iterations.size() < kMinForTrend) return;
+  struct Held {
+    std::vector<int64_t> change;      // by iteration: bytes that the line holds at its end, as differences
+    uint64_t at_end = 0;              // of the record
+    Site site;
+    Category category = Category::kUnknown;
+    std::vector<uint64_t> events;
+    bool in_generation = false;
+  };
+  const uint64_t last_event = timeline.record().events.size() - 1;
+  std::map<LineKey, Held> lines;
+  std::map<uint32_t, uint64_t> lines_at_end;  // by stack
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.device != device || a.process != process || a.before_history || stays_by_design(timeline, a)) continue;
+    if (a.live_at(last_event)) lines_at_end[a.stack] += a.requested_bytes;
+    const size_t from = iteration_of(iterations, a.alloc_event);
+    if (from == SIZE_MAX) continue;
+    const size_t to = a.free_event == kNever ? iterations.size() : iteration_of(iterations, a.free_event);  // not held at the end of this one
+    const size_t until = to == SIZE_MAX ? iterations.size() : to;
+    if (until <= from) continue;
+    const Site site = timeline.stacks().site(timeline.record().events[a.alloc_event]);
+    Held& held = lines[key_of(site)];
+    if (held.change.empty()) {
+      held.change.resize(iterations.size() + 1);
+      held.site = site;
+      held.category = a.category;
+      for (const record::Frame& frame : timeline.record().stacks[a.stack]) {
+        const std::string& function = timeline.record().string(frame.function);
+        held.in_generation |= function.find("generate") != std::string::npos || function.find("decode") != std::string::npos || function.find("sample") != std::string::npos;
+      }
+    }
+    held.change[from] += static_cast<int64_t>(a.requested_bytes);
+    held.change[until] -= static_cast<int64_t>(a.requested_bytes);
+    if (a.live_at(end_event) && held.events.size() < 8) held.events.push_back(a.alloc_event);
+  }
+  for (const auto& [stack, bytes] : lines_at_end) {
+    if (const auto found = lines.find(key_of(timeline.stacks().site(stack, record::kNoId, record::kNoId))); found != lines.end()) found->second.at_end += bytes;
+  }
+  for (const auto& [key, held] : lines) {
+    std::vector<uint64_t> bytes;
+    int64_t now = 0;
+    for (size_t k = 0; k < iterations.size(); ++k) bytes.push_back(static_cast<uint64_t>(std::max<int64_t>(now += held.change[k], 0)));
+    const size_t first = 1, last = iterations.size() - 1;
+    size_t rises = 0, falls = 0;
+    for (size_t k = first + 1; k <= last; ++k) {
+      rises += bytes[k] > bytes[k - 1];
+      falls += bytes[k] < bytes[k - 1];
+    }
+    if (falls > 0 || rises * 5 < (last - first) * 4 || bytes[last] <= bytes[first]) continue;
+    const uint64_t grown = bytes[last] - bytes[first];
+    // One tensor for each iteration is the other kind of growth.
+    if (const auto survivors = known.find(key); survivors != known.end() && survivors->second.total_bytes * 2 > grown) continue;
+    if (grown / (last - first) < kMinBytesPerIteration) continue;
+    if (!same_shapes(timeline, device, process, iterations[first], iterations[last])) continue;
+    if (!failed) {
+      // The keys and values of one generation grow by design, and what is gone at the end was no leak.
+      if (held.in_generation || held.at_end * 2 < grown) continue;
+    }
+    Growth growth;
+    growth.site = held.site;
+    growth.category = held.category;
+    growth.replaced = true;
+    growth.kept_bytes = bytes[last];
+    growth.bytes_per_iteration = grown / (last - first);
+    growth.allocations_per_iteration = 1;
+    growth.iterations = static_cast<uint32_t>(rises + 1);
+    growth.events = held.events;
+    report.growth.push_back(std::move(growth));
+  }
+}
+
 GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
   GrowthReport report;
   const auto& iterations = range.iterations;
@@ -80,13 +250,17 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   const size_t end_kept = failed ? iterations.size() : end_old;
 
   std::map<LineKey, LineSum> lines;
+  uint64_t forward_bytes = 0;  // made inside modules, in the iterations that count
   for (const Allocation& a : timeline.allocations()) {
-    if (a.device != device || a.process != process || a.before_history || !a.live_at(end_event)) continue;
+    if (a.device != device || a.process != process || a.before_history) continue;
     const size_t k = iteration_of(iterations, a.alloc_event);
-    if (k == SIZE_MAX || k >= end_kept) continue;
+    if (k == SIZE_MAX) continue;
+    const StackFacts& facts = timeline.stacks()[a.stack];
+    const bool in_forward = facts.in_module && !facts.in_backward;
+    if (in_forward && k >= first_old && k < end_old) forward_bytes += a.block_bytes;
+    if (k >= end_kept || !a.live_at(end_event) || stays_by_design(timeline, a)) continue;
     const Site site = timeline.stacks().site(timeline.record().events[a.alloc_event]);
-    const Place& place = site.user_line.known() ? site.user_line : site.line;
-    LineSum& sum = lines[{place.file, place.line, place.function}];
+    LineSum& sum = lines[key_of(site)];
     if (sum.bytes.empty()) {
       sum.bytes.resize(iterations.size());
       sum.counts.resize(iterations.size());
@@ -97,6 +271,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     sum.total_bytes += a.block_bytes;
     sum.categories[a.category] += a.block_bytes;
     if (a.category == Category::kActivation) sum.activation_bytes += a.block_bytes;
+    if (in_forward) sum.forward_bytes += a.block_bytes;
     if (k >= first_old && k < end_old) {
       ++sum.sizes[a.requested_bytes];
       sum.stacks[a.stack] += a.block_bytes;
@@ -107,10 +282,8 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   // Does the whole really grow?
   std::vector<uint64_t> after;
   for (const Iteration& iteration : iterations) after.push_back(allocated_at(timeline, device, iteration.end_event - 1));
-  size_t rises = 0;
-  for (size_t i = 1; i < after.size(); ++i) rises += after[i] > after[i - 1];
-  if (rises * 10 < (after.size() - 1) * 7) return report;
   const uint64_t net_growth = after.back() > after.front() ? after.back() - after.front() : 0;
+  const std::map<LineKey, uint64_t> released = failed ? std::map<LineKey, uint64_t>{} : released_before(timeline, device, process, iterations.front().first_event, static_cast<uint32_t>(end_event), lines);
 
   std::vector<std::pair<uint32_t, uint64_t>> graph_stacks;
   std::map<LineKey, LineSum*> graph_lines;
@@ -121,25 +294,28 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   size_t graph_kinds = 0;
   std::vector<std::pair<LineKey, Growth>> singles;
   for (auto& [key, sum] : lines) {
-    size_t present = 0;
+    const Pattern pattern = pattern_of(sum.bytes, first_old, end_old);
+    if (pattern.every == 0 || !rises_between(after, pattern.at)) continue;
+    if (const auto found = released.find(key); found != released.end() && found->second * 2 >= sum.total_bytes) continue;
     std::vector<uint64_t> in_old, counts;
     for (size_t k = first_old; k < end_old; ++k) {
-      present += sum.bytes[k] > 0;
+      if (pattern.every > 1 && sum.bytes[k] == 0) continue;
       in_old.push_back(sum.bytes[k]);
       counts.push_back(sum.counts[k]);
     }
-    if (present < 2 || present * 5 < old * 4) continue;
     Growth growth;
     growth.site = sum.site;
     growth.kept_bytes = sum.total_bytes;
-    growth.bytes_per_iteration = median(in_old);
+    growth.every = static_cast<uint32_t>(pattern.every);
+    growth.bytes_each = median(in_old);
+    growth.bytes_per_iteration = growth.bytes_each / pattern.every;
     growth.allocations_per_iteration = median(counts);
     growth.iterations = static_cast<uint32_t>(std::count_if(sum.bytes.begin(), sum.bytes.end(), [](uint64_t bytes) { return bytes > 0; }));
     growth.events = sum.events;
     if (sum.sizes.size() == 1) growth.size_each = sum.sizes.begin()->first;
     growth.category = std::max_element(sum.categories.begin(), sum.categories.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
-    // Parts of a graph: activations, made inside modules or anywhere else, of several kinds.
-    if (sum.activation_bytes * 2 >= sum.total_bytes) {
+    // Parts of a graph: made by the forward pass, of several kinds.
+    if (pattern.every == 1 && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes)) {
       graph_lines[key] = &sum;
       graph_kinds += sum.sizes.size() + sum.stacks.size();
       for (size_t k = 0; k < iterations.size(); ++k) {
@@ -152,9 +328,12 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   }
   const std::vector<uint64_t> graph_old(graph_bytes.begin() + first_old, graph_bytes.begin() + static_cast<ptrdiff_t>(end_old));
   const std::vector<uint64_t> graph_old_counts(graph_counts.begin() + first_old, graph_counts.begin() + static_cast<ptrdiff_t>(end_old));
-  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= kGraphKinds;
+  uint64_t graph_sum = 0;
+  for (const uint64_t bytes : graph_old) graph_sum += bytes;
+  // A few outputs that are kept are not a graph: that keeps much of what the forward pass makes.
+  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= kGraphKinds && graph_sum * kGraphPart >= forward_bytes;
   if (is_graph) {
-    graph.bytes_per_iteration = median(graph_old);
+    graph.bytes_per_iteration = graph.bytes_each = median(graph_old);
     graph.allocations_per_iteration = median(graph_old_counts);
     graph.site = common_caller(timeline, graph_stacks);
     std::vector<std::pair<uint64_t, Place>> by_bytes;
@@ -172,7 +351,11 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     if (is_graph && graph_lines.count(key) != 0) continue;
     report.growth.push_back(std::move(growth));
   }
-  std::erase_if(report.growth, [](const Growth& growth) { return growth.bytes_per_iteration < kMinBytesPerIteration; });
+  std::erase_if(report.growth, [&](const Growth& growth) {
+    const bool long_and_sure = iterations.size() >= kManyIterations && growth.kept_bytes >= kMinBytesOverMany;
+    return growth.bytes_per_iteration < kMinBytesPerIteration && !long_and_sure;
+  });
+  find_replaced(timeline, device, process, range, end_event, failed, lines, report);
   std::stable_sort(report.growth.begin(), report.growth.end(), [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
   for (const Growth& growth : report.growth) {
     report.bytes_per_iteration += growth.bytes_per_iteration;
@@ -237,15 +420,19 @@ GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process,
     const uint64_t end = failure ? *failure : steps.iterations.back().end_event - 1;
     best = growth_over(timeline, device, process, steps, end, failure.has_value());
   }
-  // After the last step, or instead of steps: a loop.
-  const uint32_t from = steps.iterations.empty() ? 0 : steps.iterations.back().end_event;
-  const uint64_t to = failure ? *failure : events;
-  IterationRange loop = loop_iterations(timeline, process, from, static_cast<uint32_t>(to));
-  if (loop.iterations.empty()) return best;
-  const uint64_t end = failure ? *failure : loop.iterations.back().end_event - 1;
-  GrowthReport looped = growth_over(timeline, device, process, loop, end, failure.has_value());
-  const bool better = looped.kept_bytes > best.kept_bytes || steps.iterations.empty();
-  return better ? looped : best;
+  const auto to = static_cast<uint32_t>(failure ? *failure : events);
+  const auto try_loop = [&](uint32_t from) {
+    const IterationRange loop = loop_iterations(timeline, process, from, to);
+    if (loop.iterations.empty()) return;
+    const uint64_t end = failure ? *failure : loop.iterations.back().end_event - 1;
+    GrowthReport looped = growth_over(timeline, device, process, loop, end, failure.has_value());
+    if (looped.kept_bytes > best.kept_bytes || steps.iterations.empty()) best = std::move(looped);
+  };
+  // After the last step, or instead of steps: a loop. Steps that are only guessed may be none.
+  const bool guessed = std::any_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) { return step.process == process && step.source == StepSource::kPeriod; });
+  try_loop(steps.iterations.empty() ? 0 : steps.iterations.back().end_event);
+  if (guessed && best.growth.empty()) try_loop(0);
+  return best;
 }
 
 }  // namespace tonnage::analysis

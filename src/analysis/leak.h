@@ -1,8 +1,10 @@
 // Growth: memory that iteration after iteration leaves behind, by the line that allocates it.
 //
 // Told apart from warm-up, caches and changing shapes: an allocation counts only if it is still alive at the end although its iteration
-// is not among the last; the line must leave something behind in nearly every iteration but the first; and what is allocated after each
-// iteration must really grow. Fewer than four iterations prove nothing.
+// is not among the last; the line must leave something behind in nearly every iteration but the first, or at an even distance; what is
+// allocated after each iteration must really grow; and what the line made before must not have been given back. Optimizer state, modules
+// and workspaces stay by design. A line that holds one tensor which is replaced by a larger one each time grows too, unless the samples
+// grow, or it is the cache of one generation. Fewer than four iterations prove nothing.
 //
 // Who holds the memory cannot be seen (that is a Python reference); what is held, and which line made it, can.
 #pragma once
@@ -20,8 +22,11 @@ struct Growth {
   Site site;                       // the line that made it; of a whole graph: the line that called the forward pass
   Category category = Category::kUnknown;
   bool whole_graph = false;        // what autograd saves of a forward pass, not single tensors
+  bool replaced = false;           // not one more tensor each time, but a larger one in place of the last
+  uint32_t every = 1;              // 2: every second iteration leaves something behind
   uint64_t kept_bytes = 0;         // alive at the end, of all complete iterations (without a failure: but the last)
-  uint64_t bytes_per_iteration = 0;  // median
+  uint64_t bytes_each = 0;         // median of the iterations that leave something behind
+  uint64_t bytes_per_iteration = 0;  // bytes_each / every
   uint64_t allocations_per_iteration = 0;
   std::optional<uint64_t> size_each;  // requested, if all are of one size
   uint32_t iterations = 0;         // that left something behind

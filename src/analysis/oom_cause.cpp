@@ -33,6 +33,12 @@ std::string at(const Site& site) {
   return text.empty() ? "at a line that the history does not name" : text.starts_with("in ") ? text : "at " + text;
 }
 
+std::string nth(uint32_t number) {
+  const uint32_t tens = number % 100;
+  const char* ending = tens >= 11 && tens <= 13 ? "th" : number % 10 == 1 ? "st" : number % 10 == 2 ? "nd" : number % 10 == 3 ? "rd" : "th";
+  return fmt::format("{}{}", number, ending);
+}
+
 std::string tensors(uint64_t count) { return count == 1 ? "1 tensor" : fmt::format("{} tensors", count); }
 
 class Diagnosis {
@@ -367,7 +373,8 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
   finding.bytes = growth.kept_bytes;
   finding.bytes_per_step = growth.bytes_per_iteration;
   finding.site = growth.site;
-  const char* unit = report.are_steps ? "step" : "iteration";
+  const std::string unit = report.are_steps ? "step" : "iteration";
+  const std::string a_unit = report.are_steps ? "a step" : "an iteration";
   const bool eval = growth.whole_graph && !report.saw_backward;
   finding.cause = eval ? Cause::kEvalWithGraph : Cause::kLeak;
   finding.confidence = report.iterations >= 6 ? 0.95 : 0.85;
@@ -379,18 +386,23 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
     finding.advice.push_back(advice(fmt::format("Run the loop under torch.no_grad() or torch.inference_mode(): the {} would not be kept", size_text(growth.kept_bytes)), growth.kept_bytes, "with torch.inference_mode():"));
     finding.advice.push_back(advice("If gradients are wanted: .detach() or .item() on what is kept, and .cpu() if it is large"));
   } else if (growth.whole_graph) {
-    finding.title = "Every " + std::string(unit) + " leaves a whole graph behind";
-    finding.text = fmt::format("{} a {} stay alive, about {} tensors: what autograd saved of a forward pass called {}. Something that is kept (a loss in a list or a running sum, an output, a hidden state) "
+    finding.title = "Every " + unit + " leaves a whole graph behind";
+    finding.text = fmt::format("{} {} stay alive, about {} tensors: what autograd saved of a forward pass called {}. Something that is kept (a loss in a list or a running sum, an output, a hidden state) "
                                "still refers to the graph.",
-                               size_text(growth.bytes_per_iteration), unit, growth.allocations_per_iteration, at(growth.site));
-    finding.advice.push_back(advice(fmt::format("Keep numbers, not tensors: .item() (or .detach()) on what is collected {}; that frees {} a {}", at(growth.site), size_text(growth.bytes_per_iteration), unit),
+                               size_text(growth.bytes_per_iteration), a_unit, growth.allocations_per_iteration, at(growth.site));
+    finding.advice.push_back(advice(fmt::format("Keep numbers, not tensors: .item() (or .detach()) on what is collected {}; that frees {} {}", at(growth.site), size_text(growth.bytes_per_iteration), a_unit),
                                     growth.kept_bytes, "losses.append(loss.item())"));
+  } else if (growth.replaced) {
+    finding.title = "What is made at one line grows with every " + unit;
+    finding.text = fmt::format("What was made {} and is held after each {} grows by {} {}, to {}: each time a larger tensor takes the place of the last (torch.cat with what was there, a cache of keys and values that is never cut).",
+                               at(growth.site), unit, size_text(growth.bytes_per_iteration), a_unit, size_text(growth.kept_bytes));
+    finding.advice.push_back(advice(fmt::format("Give it an end: a fixed length that the oldest part falls out of, or start anew; joining also holds the old and the new one at once ({})", size_text(growth.kept_bytes)), growth.kept_bytes));
   } else {
-    finding.title = "Every " + std::string(unit) + " leaves tensors behind";
-    finding.text = fmt::format("{} a {} made {} stay alive{}{}; no graph hangs on them.", size_text(growth.bytes_per_iteration), unit, at(growth.site),
+    finding.title = growth.every == 1 ? "Every " + unit + " leaves tensors behind" : fmt::format("Every {} {} leaves tensors behind", nth(growth.every), unit);
+    finding.text = fmt::format("{} {} made {} stay alive{}{}; no graph hangs on them.", size_text(growth.bytes_each), growth.every == 1 ? a_unit : fmt::format("every {} {}", nth(growth.every), unit), at(growth.site),
                                growth.allocations_per_iteration == 1 ? ", one tensor each time" : fmt::format(", {} tensors each time", growth.allocations_per_iteration),
                                growth.size_each ? fmt::format(" of {}", size_text(*growth.size_each)) : "");
-    finding.advice.push_back(advice(fmt::format("Move what is collected off the GPU (.cpu()), reduce it each {}, or empty the list: {} a {}; detach() alone does not move it", unit, size_text(growth.bytes_per_iteration), unit),
+    finding.advice.push_back(advice(fmt::format("Move what is collected off the GPU (.cpu()), reduce it each {}, or empty the list: {} {}; detach() alone does not move it", unit, size_text(growth.bytes_per_iteration), a_unit),
                                     growth.kept_bytes));
   }
   Evidence slope = evidence(fmt::format("{} of {} complete {}s left memory behind at this line, {} in all", growth.iterations, report.iterations, unit, size_text(growth.kept_bytes)), growth.kept_bytes, growth.site);

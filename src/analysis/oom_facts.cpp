@@ -7,6 +7,7 @@
 
 #include "analysis/categories.h"
 #include "analysis/device_report.h"
+#include "analysis/failures.h"
 
 namespace tonnage::analysis {
 namespace {
@@ -288,9 +289,10 @@ OomFacts collect_oom_facts(const Timeline& timeline, uint32_t index, const Expla
   facts.process = event.process;
   facts.stream = event.stream;
   facts.from_pytorch = event.kind == EventKind::kOom;
-  for (uint32_t i = index; i-- > 0 && !facts.earlier_failure;) {
-    const Event& earlier = record.events[i];
-    if (earlier.kind == EventKind::kOom && earlier.process == event.process && earlier.device == event.device) facts.earlier_failure = i;
+  for (const OomAttempts& attempts : find_oom_attempts(record, timeline.stacks())) {
+    const Event& earlier = record.events[attempts.last];
+    if (attempts.last >= index || attempts.overcome) continue;
+    if (earlier.kind == EventKind::kOom && earlier.process == event.process && earlier.device == event.device) facts.earlier_failure = attempts.last;
   }
   Failure& failure = facts.failure;
   failure.device = event.device;

@@ -23,9 +23,28 @@ std::map<uint32_t, std::vector<uint32_t>> told_ends(const trace::Record& record)
   return ends;
 }
 
-// Annotations: the profiler's own step marks if there are any, else the optimizers' steps. Of several optimizers the one whose
-// steps end last in an iteration counts: the most frequent name, and of equals the last.
-std::vector<uint32_t> annotated_ends(const trace::Record& record) {
+// Which of several optimizers' steps end the iteration: the most frequent one's, and of equals those that end last. Steps that follow
+// each other without other work in between (two optimizers for the parameters of one model) are one.
+struct OptimizerSteps {
+  std::map<std::string, std::vector<uint32_t>> by_name;
+
+  std::vector<uint32_t> choose() const {
+    const std::vector<uint32_t>* best = nullptr;
+    for (const auto& [name, ends] : by_name) {
+      if (best == nullptr || ends.size() > best->size() || (ends.size() == best->size() && ends.back() > best->back())) best = &ends;
+    }
+    return best != nullptr ? *best : std::vector<uint32_t>{};
+  }
+};
+
+// The user's line from which an optimizer's step was called, as far as the allocator's events inside it tell.
+std::string caller_of(const Stacks& stacks, uint32_t stack) {
+  const Place place = stacks.user_line(stack);
+  return place.known() ? place.file + ":" + std::to_string(place.line) : "";
+}
+
+// Annotations: the profiler's own step marks if there are any, else the optimizers' steps.
+std::vector<uint32_t> annotated_ends(const trace::Record& record, const Stacks& stacks) {
   std::unordered_map<uint32_t, int> kinds;  // string id -> 0 other, 1 optimizer, 2 profiler step
   auto kind_of = [&](uint32_t name) {
     auto [it, made] = kinds.try_emplace(name, 0);
@@ -36,29 +55,58 @@ std::vector<uint32_t> annotated_ends(const trace::Record& record) {
     }
     return it->second;
   };
+  struct End {
+    uint32_t event = 0, name = 0;
+    std::string caller;
+  };
   std::vector<uint32_t> profiler;
-  std::map<uint32_t, std::vector<uint32_t>> optimizers;
+  std::vector<End> ends;
+  std::map<uint32_t, std::map<std::string, uint32_t>> callers;  // by name
   bool failed = false;  // out of memory since the last start: the error ended the annotation, not a step
+  bool work_since = true;
+  std::string caller;
   for (size_t i = 0; i < record.events.size(); ++i) {
     const Event& event = record.events[i];
     if (event.kind == EventKind::kOom) failed = true;
+    if (is_allocator_change(event.kind)) {
+      if (!stacks[event.stack].in_optimizer) {
+        work_since |= event.kind == EventKind::kAlloc;
+      } else if (caller.empty()) {
+        caller = caller_of(stacks, event.stack);
+      }
+    }
     if (event.kind != EventKind::kAnnotation) continue;
+    const int kind = kind_of(event.name);
     if (event.value != 1) {
       failed = false;
+      if (kind == 1) caller.clear();
       continue;
     }
     if (failed) continue;
-    const int kind = kind_of(event.name);
     if (kind == 2) profiler.push_back(static_cast<uint32_t>(i));
-    if (kind == 1) optimizers[event.name].push_back(static_cast<uint32_t>(i));
+    if (kind != 1) continue;
+    if (!work_since && !ends.empty() && ends.back().name != event.name) {
+      ends.back() = {static_cast<uint32_t>(i), event.name, caller};
+    } else {
+      ends.push_back({static_cast<uint32_t>(i), event.name, caller});
+    }
+    if (!caller.empty()) ++callers[event.name][caller];
+    work_since = false;
   }
   if (!profiler.empty()) return profiler;
-  const std::vector<uint32_t>* best = nullptr;
-  for (const auto& [name, ends] : optimizers) {
-    if (best == nullptr || ends.size() > best->size() || (ends.size() == best->size() && ends.back() > best->back()))
-      best = &ends;
+  OptimizerSteps steps;
+  std::map<uint32_t, uint32_t> all, with_line;  // by name
+  for (const End& end : ends) {
+    ++all[end.name];
+    with_line[end.name] += !end.caller.empty();
   }
-  return best != nullptr ? *best : std::vector<uint32_t>{};
+  for (const End& end : ends) {
+    // Two optimizers of one class are told apart by the lines that call them, where nearly every step has its line.
+    const bool by_line = callers[end.name].size() >= 2 && with_line[end.name] * 10 >= all[end.name] * 9;
+    if (by_line && end.caller.empty()) continue;
+    steps.by_name[record.string(end.name) + (by_line ? " " + end.caller : "")].push_back(end.event);
+  }
+  return steps.choose();
 }
 
 // Whether most of what one period allocates is gone two periods later. It is so for training steps and batches, and not for the
@@ -91,25 +139,45 @@ bool periods_release(const trace::Record& record, const std::vector<uint32_t>& e
 
 // A step ends where the allocator's events leave torch/optim.
 std::vector<uint32_t> optimizer_ends(const trace::Record& record, const Stacks& stacks) {
-  std::vector<uint32_t> ends;
+  OptimizerSteps steps;
   size_t last_inside = kNoMark;
+  std::string caller;
+  const auto end = [&] {
+    if (last_inside == kNoMark) return;
+    steps.by_name[caller].push_back(static_cast<uint32_t>(last_inside));
+    last_inside = kNoMark;
+  };
   for (size_t i = 0; i < record.events.size(); ++i) {
     const Event& event = record.events[i];
     if (!is_allocator_change(event.kind)) continue;
     if (stacks[event.stack].in_optimizer) {
       last_inside = i;
-    } else if (last_inside != kNoMark && !stacks[event.stack].empty) {
-      ends.push_back(static_cast<uint32_t>(last_inside));
-      last_inside = kNoMark;
+      caller = caller_of(stacks, event.stack);
+    } else if (!stacks[event.stack].empty) {
+      end();
     }
   }
-  if (last_inside != kNoMark) ends.push_back(static_cast<uint32_t>(last_inside));
-  return ends;
+  end();
+  return steps.choose();
+}
+
+// Whether nearly all periods have a backward pass.
+bool periods_go_back(const trace::Record& record, const Stacks& stacks, uint32_t first, const std::vector<uint32_t>& ends) {
+  size_t with = 0, at = first;
+  for (const uint32_t end : ends) {
+    bool backward = false;
+    for (; at <= end; ++at) {
+      const Event& event = record.events[at];
+      if (event.kind == EventKind::kAlloc) backward |= stacks[event.stack].empty || stacks[event.stack].in_backward || stacks[event.stack].starts_backward;
+    }
+    with += backward;
+  }
+  return with * 5 >= ends.size() * 4;
 }
 
 // The same request from the same line recurs once per step: the most common number of recurrences is the number of steps, and
 // the first such request of the step marks where it begins.
-std::vector<uint32_t> periodic_ends(const trace::Record& record) {
+std::vector<uint32_t> periodic_ends(const trace::Record& record, const Stacks& stacks) {
   struct Seen {
     uint32_t count = 0;
     uint32_t first = 0;
@@ -133,15 +201,20 @@ std::vector<uint32_t> periodic_ends(const trace::Record& record) {
   for (const auto& [key, entry] : seen) {
     if (entry.count >= 3) ++kinds[entry.count];
   }
-  uint32_t steps = 0, most = 0, all = 0;
+  uint32_t most = 0, all = 0;
   for (const auto& [count, number] : kinds) {
     all += number;
-    if (number > most) {
-      most = number;
-      steps = count;
-    }
+    most = std::max(most, number);
   }
-  if (steps == 0 || most < 3 || most * 3 < all) return {};
+  if (most < 3) return {};
+  // What recurs several times in a step (a loop over layers or time steps, two equal tensors of a line) counts a multiple: the step is
+  // the smallest count that many kinds have.
+  uint32_t steps = 0, multiples = 0;
+  for (const auto& [count, number] : kinds) {
+    if (steps == 0 && number >= 3 && number * 4 >= most) steps = count;
+    if (steps != 0 && count % steps == 0) multiples += number;
+  }
+  if (steps == 0 || multiples * 3 < all) return {};
   const Key* anchor = nullptr;
   uint32_t first = UINT32_MAX;
   for (const auto& [key, entry] : seen) {
@@ -156,6 +229,8 @@ std::vector<uint32_t> periodic_ends(const trace::Record& record) {
     if (event.kind == EventKind::kAlloc && event.size_bytes == anchor->size && event.stack == anchor->stack)
       ends.push_back(static_cast<uint32_t>(i - 1));
   }
+  // Layers of one model recur as well, inside its call; a step begins outside of it, or has a backward pass.
+  if (stacks[anchor->stack].in_module && !periods_go_back(record, stacks, first, ends)) return {};
   if (ends.empty() || !periods_release(record, ends)) return {};
   return ends;
 }
@@ -190,14 +265,14 @@ std::vector<Step> find_steps(const trace::Record& record, const Stacks& stacks) 
   // Guessing is for snapshots: in Tonnage's own records a program without step events has no steps.
   if (record.kind != trace::Record::Kind::kSnapshot) return steps;
   StepSource source = StepSource::kAnnotation;
-  std::vector<uint32_t> ends = annotated_ends(record);
+  std::vector<uint32_t> ends = annotated_ends(record, stacks);
   if (ends.empty()) {
     source = StepSource::kOptimizer;
     ends = optimizer_ends(record, stacks);
   }
   if (ends.empty()) {
     source = StepSource::kPeriod;
-    ends = periodic_ends(record);
+    ends = periodic_ends(record, stacks);
   }
   add_steps(record, 0, ends, source, steps);
   return steps;
