@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -152,15 +153,27 @@ class Inference {
     }
   }
 
-  // Older than the history and never freed, of the size of a gradient: the parameter that it belongs to.
+  // Older than the history and never freed, of the size of a gradient: the parameter that it belongs to. Not more of one size than
+  // there were gradients of it at a time: the rest are activations or samples that happen to be as large.
   void guess_old_parameters() {
     auto& allocations = timeline_.allocations();
-    std::unordered_set<uint64_t> gradient_sizes;
+    std::map<uint32_t, std::vector<std::pair<uint64_t, int>>> changes;  // by event: size, +1 or -1
     for (const Allocation& a : allocations) {
-      if (a.category == Category::kGradient) gradient_sizes.insert(a.requested_bytes);
+      if (a.category != Category::kGradient || a.before_history) continue;
+      changes[a.alloc_event].emplace_back(a.requested_bytes, 1);
+      if (a.free_event != kNever) changes[a.free_event].emplace_back(a.requested_bytes, -1);
+    }
+    std::unordered_map<uint64_t, std::pair<int, int>> gradients;  // size -> now, most
+    for (const auto& [at, here] : changes) {
+      for (const auto& [size, change] : here) {
+        auto& [now, most] = gradients[size];
+        most = std::max(most, now += change);
+      }
     }
     for (Allocation& a : allocations) {
-      if (a.before_history && a.free_event == kNever && a.category == Category::kUnknown && gradient_sizes.count(a.requested_bytes) != 0) set(a, {Category::kParameter, 60});
+      if (!a.before_history || a.free_event != kNever || a.category != Category::kUnknown) continue;
+      const auto found = gradients.find(a.requested_bytes);
+      if (found != gradients.end() && found->second.second-- > 0) set(a, {Category::kParameter, 60});
     }
   }
 

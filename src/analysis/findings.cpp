@@ -127,13 +127,23 @@ std::string failure_summary(const Failure& failure, const std::vector<Finding>& 
   return out;
 }
 
-std::string peak_summary(const Report& report) {
+// What the file can know of it: a snapshot ends where it was taken, whatever came then.
+std::string no_failure_text(const Record& record) {
+  if (record.kind == Record::Kind::kSnapshot) {
+    if (record.events.empty()) return "The snapshot has no history: whether the program ran out of memory is not in it.";
+    return record.history_truncated ? "No out-of-memory error is in this part of the history, which ends where the snapshot was taken." : "No out-of-memory error up to the moment at which the snapshot was taken.";
+  }
+  const bool cut = std::any_of(record.processes.begin(), record.processes.end(), [](const trace::Process& process) { return !process.ended; });
+  return cut ? "It did not run out of memory as far as the record goes; it ends before the program did." : "It did not run out of memory.";
+}
+
+std::string peak_summary(const Record& record, const Report& report) {
   const DeviceReport* fullest = nullptr;
   for (const DeviceReport& device : report.devices) {
     if (device.reserved && (!fullest || device.reserved->bytes > fullest->reserved->bytes)) fullest = &device;
   }
   if (!fullest || !fullest->allocated) return "The record holds no allocations of PyTorch's.";
-  std::string out = fmt::format("It did not run out of memory. PyTorch allocated up to {} and reserved {} on GPU {}", size_text(fullest->allocated->bytes), size_text(fullest->reserved->bytes), fullest->index);
+  std::string out = fmt::format("{} PyTorch allocated up to {} and reserved {} on GPU {}", no_failure_text(record), size_text(fullest->allocated->bytes), size_text(fullest->reserved->bytes), fullest->index);
   if (fullest->allocated->moment.step > 0) out += fmt::format("; the peak is in step {}", fullest->allocated->moment.step);
   if (const std::string where = where_text(fullest->allocated->moment.site); !where.empty()) out += ", " + where;
   out += ".";
@@ -215,6 +225,9 @@ void find_leaks(const Timeline& timeline, const Report& report, const ExplainOpt
 void name_limits(const Record& record, const Report& report, Explanation& out) {
   if (record.kind == Record::Kind::kSnapshot) {
     out.limits.push_back("A PyTorch snapshot shows PyTorch's allocator only: contexts, NCCL, other libraries and other processes are not in it.");
+    if (!out.failures.empty() && !out.failures.back().capacity_bytes)
+      out.limits.push_back(fmt::format("How large the card is: {}if it has much more than PyTorch could get, another process or another library holds the rest (--memory SIZE, or the log of the error beside the snapshot, tells).",
+                                       out.failures.back().limit_bytes && !out.failures.back().limit_is_cap ? size_text(*out.failures.back().limit_bytes) + " is what PyTorch could get; " : ""));
     if (record.events.empty()) out.limits.push_back("There is no history, only the state when the snapshot was taken: peaks, growth and causes need _record_memory_history().");
   }
   uint64_t live = 0, unknown = 0;
@@ -290,7 +303,7 @@ Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& 
     if (out.failures.back().recovered) out.summary += " The program went on afterwards.";
     if (last > 0) out.summary += last == 1 ? " (An earlier failure is listed below.)" : fmt::format(" ({} earlier failures are listed below.)", last);
   } else {
-    out.summary = peak_summary(*report);
+    out.summary = peak_summary(*record, *report);
     for (const Finding& finding : out.findings) {
       if (finding.kind != FindingKind::kLeak && finding.kind != FindingKind::kFragmentation) continue;
       out.summary += " " + finding.text;

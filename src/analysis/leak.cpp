@@ -28,7 +28,7 @@ struct LineSum {
   std::vector<uint64_t> bytes, counts;  // by iteration
   std::map<uint64_t, uint64_t> sizes;   // requested size -> count, in the iterations that count
   std::map<uint32_t, uint64_t> stacks;  // stack -> bytes
-  uint64_t activation_bytes = 0, forward_bytes = 0, total_bytes = 0;
+  uint64_t activation_bytes = 0, forward_bytes = 0, backward_bytes = 0, total_bytes = 0;
   std::map<Category, uint64_t> categories;
   std::vector<uint64_t> events;
   Site site;
@@ -157,6 +157,23 @@ std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device
   return released;
 }
 
+// Whether a backward pass freed what some forward pass called from that line had made.
+bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) {
+  const trace::Record& record = timeline.record();
+  if (!line.known()) return false;
+  std::vector<int> known(record.stacks.size(), -1);
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.process != process || a.before_history || a.free_event == kNever || a.category != Category::kActivation || a.stack >= record.stacks.size()) continue;
+    int& from_line = known[a.stack];
+    if (from_line < 0) {
+      const auto& frames = record.stacks[a.stack];
+      from_line = std::any_of(frames.begin(), frames.end(), [&](const record::Frame& frame) { return frame.line == line.line && record.string(frame.file) == line.file && record.string(frame.function) == line.function; });
+    }
+    if (from_line == 1 && phase_of(record, timeline.stacks(), record.events[a.free_event], true) == Phase::kBackward) return true;
+  }
+  return false;
+}
+
 // Tensors that are replaced by larger ones: joined to themselves each time, a cache that is never cut.
 void find_replaced(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed, const std::map<LineKey, LineSum>& known, GrowthReport& report) {
   const auto& iterations = range.iterations;
@@ -170,11 +187,15 @@ void find_replaced(const Timeline& timeline, int device, uint32_t process, const
     std::vector<uint64_t> events;
     bool in_generation = false;
   };
-  const uint64_t last_event = timeline.record().events.size() - 1;
+  uint64_t last_event = 0;  // the last at which the process asked for memory: what follows is its end
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.process == process && !a.before_history) last_event = a.alloc_event;
+  }
   std::map<LineKey, Held> lines;
   std::map<uint32_t, uint64_t> lines_at_end;  // by stack
   for (const Allocation& a : timeline.allocations()) {
     if (a.device != device || a.process != process || a.before_history || stays_by_design(timeline, a)) continue;
+    if (a.category == Category::kGradient || timeline.stacks()[a.stack].empty) continue;
     if (a.live_at(last_event)) lines_at_end[a.stack] += a.requested_bytes;
     const size_t from = iteration_of(iterations, a.alloc_event);
     if (from == SIZE_MAX) continue;
@@ -232,6 +253,26 @@ void find_replaced(const Timeline& timeline, int device, uint32_t process, const
   }
 }
 
+// A history whose beginning was overwritten shows the last iterations only. What is older, and of the sizes that a line still leaves
+// behind, is most likely the same.
+void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t end_event, GrowthReport& report) {
+  std::map<uint64_t, size_t> lines;  // size -> index of the growth, largest first
+  for (size_t i = report.growth.size(); i-- > 0;) {
+    for (const uint64_t event : report.growth[i].events) {
+      const uint64_t size = timeline.record().events[event].size_bytes;
+      if (size >= kMinBytesPerIteration) lines[size] = i;
+    }
+  }
+  for (const Allocation& a : timeline.allocations()) {
+    if (!a.before_history) break;
+    if (a.device != device || a.process != process || a.category != Category::kUnknown || !a.live_at(end_event)) continue;
+    const auto found = lines.find(a.requested_bytes);
+    if (found == lines.end()) continue;
+    report.growth[found->second].older_bytes += a.block_bytes;
+    ++report.growth[found->second].older_count;
+  }
+}
+
 GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
   GrowthReport report;
   const auto& iterations = range.iterations;
@@ -256,7 +297,8 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     const size_t k = iteration_of(iterations, a.alloc_event);
     if (k == SIZE_MAX) continue;
     const StackFacts& facts = timeline.stacks()[a.stack];
-    const bool in_forward = facts.in_module && !facts.in_backward;
+    const Phase phase = timeline.record().events[a.alloc_event].phase;
+    const bool in_forward = (facts.in_module || phase == Phase::kForward || phase == Phase::kEval) && !facts.in_backward;
     if (in_forward && k >= first_old && k < end_old) forward_bytes += a.block_bytes;
     if (k >= end_kept || !a.live_at(end_event) || stays_by_design(timeline, a)) continue;
     const Site site = timeline.stacks().site(timeline.record().events[a.alloc_event]);
@@ -271,7 +313,8 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     sum.total_bytes += a.block_bytes;
     sum.categories[a.category] += a.block_bytes;
     if (a.category == Category::kActivation) sum.activation_bytes += a.block_bytes;
-    if (in_forward) sum.forward_bytes += a.block_bytes;
+    if (in_forward || (facts.in_functional && !facts.in_backward)) sum.forward_bytes += a.block_bytes;
+    if (facts.in_backward || phase == Phase::kBackward || (facts.empty && phase == Phase::kOther)) sum.backward_bytes += a.block_bytes;
     if (k >= first_old && k < end_old) {
       ++sum.sizes[a.requested_bytes];
       sum.stacks[a.stack] += a.block_bytes;
@@ -315,7 +358,8 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     if (sum.sizes.size() == 1) growth.size_each = sum.sizes.begin()->first;
     growth.category = std::max_element(sum.categories.begin(), sum.categories.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
     // Parts of a graph: made by the forward pass, of several kinds.
-    if (pattern.every == 1 && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes)) {
+    growth.backward = sum.backward_bytes * 2 >= sum.total_bytes;
+    if (pattern.every == 1 && !growth.backward && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes)) {
       graph_lines[key] = &sum;
       graph_kinds += sum.sizes.size() + sum.stacks.size();
       for (size_t k = 0; k < iterations.size(); ++k) {
@@ -336,6 +380,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     graph.bytes_per_iteration = graph.bytes_each = median(graph_old);
     graph.allocations_per_iteration = median(graph_old_counts);
     graph.site = common_caller(timeline, graph_stacks);
+    graph.trains_elsewhere = trains_from(timeline, process, graph.site.line);
     std::vector<std::pair<uint64_t, Place>> by_bytes;
     for (const auto& [key, sum] : graph_lines) {
       graph.kept_bytes += sum->total_bytes;
@@ -344,6 +389,16 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     }
     std::stable_sort(by_bytes.begin(), by_bytes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     for (size_t i = 0; i < by_bytes.size() && i < 4; ++i) graph.lines.push_back(by_bytes[i].second);
+    if (!graph.site.line.known() && !by_bytes.empty()) graph.site.line = graph.site.user_line = by_bytes.front().second;
+    // What a backward pass made that can be gone through again (create_graph) hangs on the same graph.
+    for (auto& [key, growth] : singles) {
+      if (!growth.backward || growth.every != 1 || growth.bytes_per_iteration > 4 * graph.bytes_per_iteration) continue;
+      graph_lines[key] = nullptr;
+      graph.kept_bytes += growth.kept_bytes;
+      graph.bytes_per_iteration += growth.bytes_per_iteration;
+      graph.allocations_per_iteration += growth.allocations_per_iteration;
+    }
+    graph.bytes_each = graph.bytes_per_iteration;
     graph.iterations = static_cast<uint32_t>(std::count_if(graph_bytes.begin(), graph_bytes.end(), [](uint64_t bytes) { return bytes > 0; }));
     report.growth.push_back(std::move(graph));
   }
@@ -356,15 +411,17 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     return growth.bytes_per_iteration < kMinBytesPerIteration && !long_and_sure;
   });
   find_replaced(timeline, device, process, range, end_event, failed, lines, report);
+  if (timeline.record().history_truncated) find_older(timeline, device, process, end_event, report);
   std::stable_sort(report.growth.begin(), report.growth.end(), [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
   for (const Growth& growth : report.growth) {
     report.bytes_per_iteration += growth.bytes_per_iteration;
     report.kept_bytes += growth.kept_bytes;
+    report.older_bytes += growth.older_bytes;
   }
   // Survivors that something else made room for are an exchange, not growth.
   if (net_growth * 2 < report.bytes_per_iteration * old) {
     report.growth.clear();
-    report.bytes_per_iteration = report.kept_bytes = 0;
+    report.bytes_per_iteration = report.kept_bytes = report.older_bytes = 0;
   }
   report.saw_backward = has_phase(timeline, process, iterations, Phase::kBackward);
   return report;

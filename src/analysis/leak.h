@@ -22,9 +22,12 @@ struct Growth {
   Site site;                       // the line that made it; of a whole graph: the line that called the forward pass
   Category category = Category::kUnknown;
   bool whole_graph = false;        // what autograd saves of a forward pass, not single tensors
+  bool trains_elsewhere = false;   // of a whole graph: in other passes from this line a backward pass freed it
+  bool backward = false;           // made by backward passes
   bool replaced = false;           // not one more tensor each time, but a larger one in place of the last
   uint32_t every = 1;              // 2: every second iteration leaves something behind
   uint64_t kept_bytes = 0;         // alive at the end, of all complete iterations (without a failure: but the last)
+  uint64_t older_bytes = 0, older_count = 0;  // of the same sizes, and older than a history whose beginning is lost
   uint64_t bytes_each = 0;         // median of the iterations that leave something behind
   uint64_t bytes_per_iteration = 0;  // bytes_each / every
   uint64_t allocations_per_iteration = 0;
@@ -43,6 +46,7 @@ struct GrowthReport {
   bool saw_backward = false;       // within the iterations
   uint64_t bytes_per_iteration = 0;  // of all lines together
   uint64_t kept_bytes = 0;
+  uint64_t older_bytes = 0;        // see Growth
   uint64_t last_peak_bytes = 0;    // allocated, peak of the last complete iteration
   std::vector<Growth> growth;      // largest first; empty: nothing grows
 };

@@ -38,20 +38,32 @@ IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
     });
     if (!failed) range.iterations.push_back({step.number, step.first_event, step.end_event});
   }
+  if (timeline.record().history_truncated) {
+    // Marks reach further back than the allocations: steps of which nothing is left tell nothing.
+    const auto first = std::find_if(range.iterations.begin(), range.iterations.end(), [&](const Iteration& step) { return changes_between(step.first_event, step.end_event); });
+    range.iterations.erase(range.iterations.begin(), first);
+  }
   return range;
 }
 
-IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event) {
+namespace {
+
+// Lines whose recurrence can mark an iteration: outside of every module's call, first the user's own, then those of packages that run
+// the loop for the user (a trainer).
+bool is_anchor(const StackFacts& stack, bool of_package) {
+  if (!of_package) return stack.only_user;
+  return !stack.empty && !stack.only_user && !stack.in_module && !stack.in_functional && !stack.in_optimizer && !stack.in_backward && !stack.starts_backward && !stack.converts_module && !stack.builds_module;
+}
+
+IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event, bool of_package) {
   const auto& events = timeline.record().events;
   const Stacks& stacks = timeline.stacks();
-  end_event = std::min<uint32_t>(end_event, static_cast<uint32_t>(events.size()));
-
-  // Candidates: stacks of the user's own frames only, by depth, then by first appearance.
+  // Candidates by depth, then by first appearance.
   std::map<std::pair<size_t, uint32_t>, uint32_t> candidates;  // (depth, first event) -> stack
   std::map<uint32_t, uint32_t> counts;
   for (uint32_t i = first_event; i < end_event; ++i) {
     const Event& event = events[i];
-    if (event.kind != EventKind::kAlloc || event.process != process || !stacks[event.stack].only_user) continue;
+    if (event.kind != EventKind::kAlloc || event.process != process || !is_anchor(stacks[event.stack], of_package)) continue;
     if (counts[event.stack]++ == 0) candidates[{timeline.record().stacks[event.stack].size(), i}] = event.stack;
   }
   size_t tried = 0;
@@ -85,6 +97,14 @@ IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint3
     return range;
   }
   return {};
+}
+
+}  // namespace
+
+IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event) {
+  end_event = std::min<uint32_t>(end_event, static_cast<uint32_t>(timeline.record().events.size()));
+  IterationRange range = loop_of(timeline, process, first_event, end_event, false);
+  return range.iterations.empty() ? loop_of(timeline, process, first_event, end_event, true) : range;
 }
 
 }  // namespace tonnage::analysis

@@ -9,6 +9,7 @@ namespace tonnage::analysis {
 namespace {
 
 constexpr double kFragmentedShare = 0.08;  // of reserved: below it, closing every hole would buy little
+constexpr double kFragmentedSurely = 0.2;  // of reserved: as the main reason whatever else there is
 constexpr double kStateShare = 0.8;        // of the limit: nothing else can be made small enough
 constexpr double kKeptShare = 0.25;        // of what is allocated
 constexpr double kLogitsShare = 0.25;
@@ -56,6 +57,7 @@ class Diagnosis {
     fragmentation();
     kept_by_exception();
     kept();
+    others();
     optimizer_first_step();
     optimizer_copies();
     model_state();
@@ -67,6 +69,8 @@ class Diagnosis {
     outside();
     activations();
     if (findings_.empty()) capacity();
+    // Holes that would hardly serve this one request are not the reason while the rest of the pass wants more.
+    if (findings_.size() > 1 && findings_.front().cause == Cause::kFragmentation && !fragmentation_decides()) std::rotate(findings_.begin(), findings_.begin() + 1, findings_.begin() + 2);
     // Copies and scratch are the main reason only where activations are not more.
     if (const Cause first = findings_.front().cause; first == Cause::kAutocastCopies || first == Cause::kWorkspaces) {
       const auto larger = std::find_if(findings_.begin(), findings_.end(), [&](const Finding& finding) { return finding.cause == Cause::kActivations && finding.bytes > findings_.front().bytes; });
@@ -111,6 +115,14 @@ class Diagnosis {
   bool fragmented() const {
     if (!f_.from_pytorch || request_ == 0) return false;
     return f_.pieces.total_bytes >= request_ && f_.pieces.largest_bytes < request_;
+  }
+
+  // Whether closing the holes would do: they are a good part of all, or hold the request several times, or the same step fitted before.
+  bool fragmentation_decides() const {
+    const uint64_t unused = f_.fragmentation.pinned + f_.fragmentation.cached;
+    if (share(f_.growth.kept_bytes + f_.growth.older_bytes, held_) >= kKeptShare) return false;
+    const bool fitted_before = f_.steps_before >= 2 && f_.largest_ratio > 0 && f_.largest_ratio < kLargeSampleRatio && f_.growth.growth.empty();
+    return share(unused, f_.fragmentation.reserved) >= kFragmentedSurely || unused >= 3 * request_ || fitted_before;
   }
 
   void fragmentation() {
@@ -175,9 +187,9 @@ class Diagnosis {
 
   void kept() {
     const GrowthReport& growth = f_.growth;
-    if (growth.growth.empty() || share(growth.kept_bytes, held_) < kKeptShare) return;
+    if (growth.growth.empty() || share(growth.kept_bytes + growth.older_bytes, held_) < kKeptShare) return;
     for (const Growth& line : growth.growth) {
-      if (share(line.kept_bytes, held_) < 0.05) continue;
+      if (share(line.kept_bytes + line.older_bytes, held_) < 0.05) continue;
       Finding finding = growth_finding(line, growth, timeline_);
       finding.kind = FindingKind::kOutOfMemory;
       if (finding.cause == Cause::kLeak) finding.cause = Cause::kKeptAcrossSteps;
@@ -194,9 +206,9 @@ class Diagnosis {
     const uint64_t whole = f_.static_bytes - state + f_.predicted_state_bytes;
     Finding& finding = add(Cause::kOptimizerFirstStep, "The optimizer's first step makes its state, and there is no room for it", f_.predicted_state_bytes, 0.95);
     finding.text = fmt::format(
-        "The optimizer keeps {} tensors per parameter and makes them in its first step: about {} in all, of which {} existed when it failed {}. With {} of "
-        "parameters and {} of gradients the model's state needs about {}{}.",
-        f_.state_tensors_per_parameter, size_text(f_.predicted_state_bytes), size_text(state), at(f_.site), size_text(parameters), size_text(gradients),
+        "The optimizer keeps {} per parameter and makes {} in its first step: about {} in all, of which {} existed when it failed {}. With {} "
+        "and {} of gradients the model's state needs about {}{}.",
+        tensors(f_.state_tensors_per_parameter), f_.state_tensors_per_parameter == 1 ? "it" : "them", size_text(f_.predicted_state_bytes), size_text(state), at(f_.site), parameters > 0 ? size_text(parameters) + " of parameters" : "parameters (how many is not in the history)", size_text(gradients),
         size_text(whole), limit_text());
     finding.evidence.push_back(evidence(fmt::format("parameters {}, gradients {}, optimizer state {} of about {}", size_text(parameters), size_text(gradients), size_text(state),
                                                     size_text(f_.predicted_state_bytes)),
@@ -227,14 +239,21 @@ class Diagnosis {
   }
 
   void model_state() {
-    if (f_.first_state || share(f_.static_bytes, limit_) < kStateShare) return;
+    // A second copy of the weights is one line's doing; it counts where it matters.
+    const uint64_t copies = share(f_.weight_copies_bytes, held_) >= 0.1 ? f_.weight_copies_bytes : 0;
+    if (f_.first_state || share(f_.static_bytes + copies, limit_) < kStateShare) return;
     const uint64_t parameters = f_.of(Category::kParameter) + f_.of(Category::kBuffer);
     const uint64_t gradients = f_.of(Category::kGradient), state = f_.of(Category::kOptimizerState);
     Finding& finding = add(Cause::kModelState, "The model's own state fills the memory", f_.static_bytes, 0.9);
     finding.text = fmt::format("Parameters ({}), gradients ({}) and optimizer state ({}) take {} of {}; activations have {}. A smaller batch cannot make room for the state.{}",
                                size_text(parameters), size_text(gradients), size_text(state), size_text(f_.static_bytes), size_text(limit_), size_text(activations_),
-                               f_.phase == Phase::kOptimizer && f_.steps_before == 0 ? " It failed in the optimizer's first step, which was still making its state." : "");
-    finding.evidence.push_back(evidence(fmt::format("{:.0f} % of what PyTorch may use", 100 * share(f_.static_bytes, limit_)), f_.static_bytes, f_.site));
+                               copies > 0 ? fmt::format(" {} more have the parameters' sizes and were made {}: the weights a second time (a checkpoint loaded to the GPU, a copy).", size_text(copies), at(f_.weight_copies_site)) : "");
+    finding.evidence.push_back(evidence(fmt::format("{:.0f} % of what PyTorch may use", 100 * share(f_.static_bytes + copies, limit_)), f_.static_bytes + copies, f_.site));
+    if (copies > 0) {
+      finding.bytes += copies;
+      finding.evidence.push_back(evidence(fmt::format("{} of copies, made {}", size_text(copies), at(f_.weight_copies_site)), copies, f_.weight_copies_site));
+      finding.advice.push_back(advice(fmt::format("Keep the copy on the host (torch.load with map_location=\"cpu\", .cpu()): {} are free", size_text(copies)), copies, "map_location=\"cpu\""));
+    }
     state_advice(finding, state, gradients, parameters);
     gradient_advice(finding, gradients);
   }
@@ -251,6 +270,12 @@ class Diagnosis {
     const uint64_t copies = (f_.logits_bytes + f_.logits_each / 2) / f_.logits_each;
     finding.text = fmt::format("Tensors of the loss's size ({} each: samples or tokens x classes) take {} of {}, the request that failed {} included: the loss works on about {} of them at a time.",
                                size_text(f_.logits_each), size_text(f_.logits_bytes), size_text(held_ + request_), at(f_.site), copies);
+    if (f_.logits_by_size) {
+      finding.confidence = 0.7;
+      finding.text = fmt::format("The last {} tensors of the pass, of {} (or half or double), are far larger than all before them and take {} of {}, the request that failed {} included: a model's last tensors are its logits (samples or tokens x classes), "
+                                 "of which the loss makes more.",
+                                 copies, size_text(f_.logits_each), size_text(f_.logits_bytes), size_text(held_ + request_), at(f_.site));
+    }
     finding.evidence.push_back(evidence(fmt::format("about {} tensors of {}", copies, size_text(f_.logits_each)), f_.logits_bytes, f_.site));
     finding.advice.push_back(advice(fmt::format("A chunked or fused linear cross-entropy (8 chunks) would hold about {} instead of {}", size_text(f_.logits_bytes / 8), size_text(f_.logits_bytes)), f_.logits_bytes / 8 * 7));
     finding.advice.push_back(advice("Compute logits only for the positions that the loss needs (labels that are not ignored)"));
@@ -293,6 +318,20 @@ class Diagnosis {
     finding.advice.push_back(advice("Smaller cuBLAS workspaces, and fewer streams", bytes / 2, "CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8"));
   }
 
+  // What the rest of the card is taken by, if it is a good part: nothing in this program has to change then.
+  void others() {
+    const uint64_t capacity = f_.failure.capacity_bytes.value_or(0);
+    const bool named = share(f_.other_process_bytes, capacity) >= 0.25;
+    if (capacity == 0 || (!named && share(f_.unaccounted_bytes, capacity) < 0.25)) return;
+    const uint64_t amount = named ? f_.other_process_bytes : f_.unaccounted_bytes;
+    Finding& finding = add(named ? Cause::kOtherProcess : Cause::kOutsideAllocator, named ? "Another process holds the card" : "Much of the card is not PyTorch's", amount, named ? 0.9 : 0.7);
+    finding.kind = FindingKind::kOutside;
+    finding.text = fmt::format("Of {} on the card {} were {}; this process had {} reserved when {} more were asked for {}.", size_text(capacity), size_text(amount),
+                               named ? "held by " + (f_.other_processes.empty() ? "other processes" : f_.other_processes) : "neither free nor PyTorch's: other processes, contexts or other libraries have them", size_text(f_.failure.reserved_bytes.value_or(0)), size_text(request_), at(f_.site));
+    finding.evidence.push_back(evidence(fmt::format("capacity {}, free {}, reserved {}", size_text(capacity), size_text(f_.failure.free_bytes.value_or(0)), size_text(f_.failure.reserved_bytes.value_or(0))), amount));
+    finding.advice.push_back(advice(fmt::format("{}, or use another GPU: {} would come free, and nothing in the model may have to change", named ? "Stop the other process (a crashed run that is still there?)" : "Find with nvidia-smi who has it", size_text(amount)), amount));
+  }
+
   void outside() {
     if (!f_.device_other_bytes || share(*f_.device_other_bytes, f_.failure.capacity_bytes.value_or(limit_)) < 0.1) return;
     Finding& finding = add(Cause::kOutsideAllocator, "Much of the card is taken outside PyTorch's allocator", *f_.device_other_bytes, 0.9);
@@ -309,8 +348,8 @@ class Diagnosis {
     if (!f_.growth.growth.empty() && share(f_.growth.kept_bytes, live) > 0.6) return;
     Finding& finding = add(Cause::kActivations, "Activations fill the memory", live, 0.9);
     const bool forward = f_.phase == Phase::kForward;
-    finding.text = fmt::format("{} of the {} allocated are activations that the forward pass saved for the backward pass; parameters, gradients and optimizer state take {}.{}", size_text(live),
-                               size_text(held_), size_text(f_.static_bytes), forward ? fmt::format(" It failed {}, before the forward pass was through: the whole pass needs more still.", at(f_.site)) : fmt::format(" It failed {}.", at(f_.site)));
+    finding.text = fmt::format("{} of the {} allocated are activations that the forward pass saved for the backward pass; {}.{}", size_text(live),
+                               size_text(held_), static_text(), forward ? fmt::format(" It failed {}, before the forward pass was through: the whole pass needs more still.", at(f_.site)) : fmt::format(" It failed {}.", at(f_.site)));
     for (const LineBytes& line : f_.top_activations) {
       if (finding.evidence.size() >= 4 || share(line.bytes, live) < 0.01) break;
       finding.evidence.push_back(evidence(fmt::format("{} in {} made {}", size_text(line.bytes), tensors(line.count), at(line.site)), line.bytes, line.site));
@@ -329,7 +368,8 @@ class Diagnosis {
 
   void capacity() {
     Finding& finding = add(Cause::kCapacity, "The memory is full", held_, 0.5);
-    finding.text = fmt::format("{} are allocated; what most of it is for is not known from the record. The failing request was {} {}.", size_text(held_), size_text(request_), at(f_.site));
+    finding.text = fmt::format("{} are allocated; what most of it is for is not known from the record. The failing request was {} {}{}.", size_text(held_), size_text(request_), at(f_.site),
+                               f_.limit_bytes > 0 && share(request_, f_.limit_bytes) >= 0.25 ? fmt::format(", {:.0f} % of what PyTorch could get by itself", 100 * share(request_, f_.limit_bytes)) : "");
     for (const LineBytes& line : f_.top_lines) {
       if (finding.evidence.size() >= 4) break;
       finding.evidence.push_back(evidence(fmt::format("{} in {} made {}", size_text(line.bytes), tensors(line.count), at(line.site)), line.bytes, line.site));
@@ -350,6 +390,13 @@ class Diagnosis {
                                         f_.failure.free_bytes));
     finding.advice.push_back(advice(fmt::format("If nothing else needs the rest of the card, raise the fraction: {} are there", size_text(f_.failure.free_bytes.value_or(0))), f_.failure.free_bytes,
                                     "torch.cuda.set_per_process_memory_fraction(1.0)"));
+  }
+
+  // What is older than the history has no line: it may be the model.
+  std::string static_text() const {
+    const uint64_t unknown = f_.of(Category::kUnknown);
+    if (unknown <= f_.static_bytes || share(unknown, held_) < 0.02) return fmt::format("parameters, gradients and optimizer state take {}", size_text(f_.static_bytes));
+    return fmt::format("parameters, gradients and optimizer state are at least {}, and what {} are for could not be told", size_text(f_.static_bytes), size_text(unknown));
   }
 
   std::string limit_text() const {
@@ -375,7 +422,7 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
   finding.site = growth.site;
   const std::string unit = report.are_steps ? "step" : "iteration";
   const std::string a_unit = report.are_steps ? "a step" : "an iteration";
-  const bool eval = growth.whole_graph && !report.saw_backward;
+  const bool eval = growth.whole_graph && !report.saw_backward && !growth.trains_elsewhere;
   finding.cause = eval ? Cause::kEvalWithGraph : Cause::kLeak;
   finding.confidence = report.iterations >= 6 ? 0.95 : 0.85;
   if (eval) {
@@ -384,7 +431,7 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
                                "(an output, a loss) refers to it.",
                                growth.iterations, unit, size_text(growth.bytes_per_iteration), at(growth.site));
     finding.advice.push_back(advice(fmt::format("Run the loop under torch.no_grad() or torch.inference_mode(): the {} would not be kept", size_text(growth.kept_bytes)), growth.kept_bytes, "with torch.inference_mode():"));
-    finding.advice.push_back(advice("If gradients are wanted: .detach() or .item() on what is kept, and .cpu() if it is large"));
+    finding.advice.push_back(advice("If gradients are wanted: .detach() or .item() on what is kept, and .cpu() if it is large; where losses of many batches are summed, backward() on each of them frees its graph at once"));
   } else if (growth.whole_graph) {
     finding.title = "Every " + unit + " leaves a whole graph behind";
     finding.text = fmt::format("{} {} stay alive, about {} tensors: what autograd saved of a forward pass called {}. Something that is kept (a loss in a list or a running sum, an output, a hidden state) "
@@ -392,6 +439,10 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
                                size_text(growth.bytes_per_iteration), a_unit, growth.allocations_per_iteration, at(growth.site));
     finding.advice.push_back(advice(fmt::format("Keep numbers, not tensors: .item() (or .detach()) on what is collected {}; that frees {} {}", at(growth.site), size_text(growth.bytes_per_iteration), a_unit),
                                     growth.kept_bytes, "losses.append(loss.item())"));
+    if (growth.trains_elsewhere && !report.saw_backward) {
+      finding.text += " Before, this line had a backward pass after it; here none ran: a sum of losses keeps the graphs of all of them until its one backward().";
+      finding.advice.insert(finding.advice.begin(), advice(fmt::format("Call backward() on each batch's own loss: gradients add up just the same, and {} are freed each time", size_text(growth.bytes_per_iteration)), growth.kept_bytes, "(loss / accumulation_steps).backward()"));
+    }
   } else if (growth.replaced) {
     finding.title = "What is made at one line grows with every " + unit;
     finding.text = fmt::format("What was made {} and is held after each {} grows by {} {}, to {}: each time a larger tensor takes the place of the last (torch.cat with what was there, a cache of keys and values that is never cut).",
@@ -399,14 +450,18 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
     finding.advice.push_back(advice(fmt::format("Give it an end: a fixed length that the oldest part falls out of, or start anew; joining also holds the old and the new one at once ({})", size_text(growth.kept_bytes)), growth.kept_bytes));
   } else {
     finding.title = growth.every == 1 ? "Every " + unit + " leaves tensors behind" : fmt::format("Every {} {} leaves tensors behind", nth(growth.every), unit);
-    finding.text = fmt::format("{} {} made {} stay alive{}{}; no graph hangs on them.", size_text(growth.bytes_each), growth.every == 1 ? a_unit : fmt::format("every {} {}", nth(growth.every), unit), at(growth.site),
+    if (growth.backward && growth.category == Category::kGradient) finding.title = growth.every == 1 ? "Every " + unit + " leaves gradients behind" : finding.title;
+    finding.text = fmt::format("{} {} made {} stay alive{}{}; {}.", size_text(growth.bytes_each), growth.every == 1 ? a_unit : fmt::format("every {} {}", nth(growth.every), unit), at(growth.site),
                                growth.allocations_per_iteration == 1 ? ", one tensor each time" : fmt::format(", {} tensors each time", growth.allocations_per_iteration),
-                               growth.size_each ? fmt::format(" of {}", size_text(*growth.size_each)) : "");
+                               growth.size_each ? fmt::format(" of {}", size_text(*growth.size_each)) : "",
+                               growth.backward ? "backward passes made them: gradients that are collected, or what a backward pass with create_graph=True keeps as long as something (a penalty, a loss) refers to it" : "no graph seems to hang on them");
     finding.advice.push_back(advice(fmt::format("Move what is collected off the GPU (.cpu()), reduce it each {}, or empty the list: {} {}; detach() alone does not move it", unit, size_text(growth.bytes_per_iteration), a_unit),
                                     growth.kept_bytes));
   }
   Evidence slope = evidence(fmt::format("{} of {} complete {}s left memory behind at this line, {} in all", growth.iterations, report.iterations, unit, size_text(growth.kept_bytes)), growth.kept_bytes, growth.site);
   slope.events = growth.events;
+  if (growth.older_bytes > 0)
+    finding.evidence.push_back(evidence(fmt::format("{} more in {} of the same size are older than the history: most likely the same, from the {}s before", size_text(growth.older_bytes), tensors(growth.older_count), unit), growth.older_bytes));
   finding.evidence.push_back(std::move(slope));
   if (!growth.lines.empty()) {
     std::string lines;

@@ -1,9 +1,12 @@
 #include "analysis/oom_facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "analysis/categories.h"
 #include "analysis/device_report.h"
@@ -31,6 +34,31 @@ bool stack_has_loss(const Record& record, uint32_t stack) {
     if (is_loss_function(record.string(frame.function))) return true;
   }
   return false;
+}
+
+// Who else is on the card: other processes of the record, those that the error's message names, or what is missing from its size.
+void read_others(const Timeline& timeline, const ExplainOptions& options, OomFacts& facts) {
+  const Record& record = timeline.record();
+  std::map<uint32_t, uint64_t> held;
+  for (const DeviceAllocation& a : timeline.device_allocations()) {
+    if (a.device == facts.failure.device && a.process != facts.process && a.live_at(facts.event)) held[a.process] += a.size_bytes;
+  }
+  const auto name = [&](int64_t pid, uint64_t bytes) { facts.other_processes += fmt::format("{}process {} ({})", facts.other_processes.empty() ? "" : ", ", pid, size_text(bytes)); };
+  for (const auto& [process, bytes] : held) {
+    facts.other_process_bytes += bytes;
+    if (process < record.processes.size()) name(record.processes[process].pid, bytes);
+  }
+  if (options.message && held.empty()) {
+    for (const auto& process : options.message->processes) {
+      if (process.is_self || !process.plausible) continue;
+      facts.other_process_bytes += process.in_use.bytes;
+      name(static_cast<int64_t>(process.pid.value_or(0)), process.in_use.bytes);
+    }
+  }
+  if (record.kind != Record::Kind::kSnapshot || !facts.failure.capacity_bytes || !facts.failure.free_bytes || !facts.failure.reserved_bytes) return;
+  const uint64_t known = *facts.failure.free_bytes + *facts.failure.reserved_bytes;
+  constexpr uint64_t kContextBytes = 1ull << 30;  // this process's own context and libraries stay below it
+  if (*facts.failure.capacity_bytes > known + kContextBytes) facts.unaccounted_bytes = *facts.failure.capacity_bytes - known;
 }
 
 void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFacts& facts) {
@@ -62,19 +90,155 @@ void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFact
   facts.limit_bytes = failure.limit_bytes.value_or(0);
 }
 
-void read_live(const Timeline& timeline, OomFacts& facts) {
+constexpr uint64_t kMinLogitsBytes = 16 << 20;
+
+// Of one size, or of another type. A loss that shifts its labels works on one position of the sequence less.
+bool near(uint64_t a, uint64_t b) { return (a > b ? a - b : b - a) <= std::max(a, b) / 25; }
+bool alike(uint64_t a, uint64_t b) { return near(a, b) || near(a, b * 2) || near(a * 2, b); }
+
+// Stacks that made, in steps before, what the loss then worked on: a tensor or two a step, of the loss's size.
+std::unordered_set<uint32_t> logits_stacks(const Timeline& timeline, const OomFacts& facts, std::unordered_map<uint32_t, bool>& loss_stacks) {
+  const Record& record = timeline.record();
+  std::unordered_set<uint32_t> found;
+  std::vector<uint32_t> ends;
+  for (const Step& step : timeline.steps()) {
+    if (step.process == facts.process && step.complete && step.end_event <= facts.event) ends.push_back(step.end_event);
+  }
+  ends.push_back(facts.event);
+  size_t step = 0;
+  uint64_t largest = 0;
+  std::map<uint32_t, std::map<uint64_t, uint32_t>> made;  // stack -> size -> times in this step
+  const auto settle = [&] {
+    for (const auto& [stack, sizes] : made) {
+      for (const auto& [size, times] : sizes) {
+        if (largest > 0 && times <= 2 && alike(size, largest)) found.insert(stack);
+      }
+    }
+    made.clear();
+    largest = 0;
+  };
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.process != facts.process || a.device != facts.failure.device || a.before_history || a.requested_bytes < (1 << 20)) continue;
+    if (a.alloc_event > facts.event) break;
+    while (step < ends.size() && a.alloc_event >= ends[step]) {
+      settle();
+      ++step;
+    }
+    auto [known, is_new] = loss_stacks.try_emplace(a.stack, false);
+    if (is_new) known->second = stack_has_loss(record, a.stack);
+    if (known->second) {
+      largest = std::max(largest, a.requested_bytes);
+    } else if (const StackFacts& stack = timeline.stacks()[a.stack]; !stack.empty && !stack.in_optimizer) {
+      ++made[a.stack][a.requested_bytes];
+    }
+  }
+  settle();
+  return found;
+}
+
+// Logits: what the loss makes is of the logits' size; everything live of that size (or half: another type) belongs to them.
+void read_logits(const Timeline& timeline, const std::vector<const Allocation*>& live, OomFacts& facts) {
   const Record& record = timeline.record();
   const uint64_t request = facts.failure.request_bytes;
+  const auto is_pass = [](const Allocation& a) { return a.category == Category::kActivation || a.category == Category::kTemporary || a.category == Category::kUnknown; };
+  std::unordered_map<uint32_t, bool> loss_stacks;
+  const std::unordered_set<uint32_t> before = logits_stacks(timeline, facts, loss_stacks);
+  const auto of_loss = [&](uint32_t stack) {
+    auto [known, is_new] = loss_stacks.try_emplace(stack, false);
+    if (is_new) known->second = stack_has_loss(record, stack);
+    return known->second || before.count(stack) != 0;
+  };
+  const uint32_t failed_stack = record.events[facts.event].stack;
+  uint64_t each = of_loss(failed_stack) ? request : 0;
+  for (const Allocation* a : live) {
+    if (is_pass(*a) && !a->before_history && of_loss(a->stack)) each = std::max(each, a->requested_bytes);
+  }
+  constexpr size_t kMost = 8;  // more of one size are layers
+  if (each >= kMinLogitsBytes) {
+    size_t count = 0;
+    uint64_t bytes = 0, surely = 0;
+    for (const Allocation* a : live) {
+      if (!alike(a->requested_bytes, each) || !is_pass(*a)) continue;
+      ++count;
+      bytes += a->requested_bytes;
+      if (of_loss(a->stack)) surely += a->requested_bytes;
+    }
+    facts.logits_bytes = count <= kMost ? bytes : surely;
+    if (alike(request, each)) facts.logits_bytes += request;
+    facts.logits_each = each;
+    return;
+  }
+  // No loss was reached, or none that has a name: the last tensors of the pass, few and far larger than all before them.
+  constexpr size_t kFew = 6, kMinOthers = 8;
+  constexpr uint64_t kFarLarger = 4;
+  if (facts.steps_before > 0 || request < kMinLogitsBytes || (facts.phase != Phase::kForward && facts.phase != Phase::kBackward)) return;
+  uint64_t bytes = request, smallest = request, largest_other = 0;
+  size_t count = 0, others = 0;
+  uint32_t first = kNever;
+  std::vector<uint32_t> other_events;
+  for (const Allocation* a : live) {
+    if (a->before_history || !is_pass(*a)) continue;
+    if (alike(a->requested_bytes, request)) {
+      if (timeline.stacks()[a->stack].empty && facts.phase == Phase::kForward) return;  // where it was made is part of the proof
+      ++count;
+      bytes += a->requested_bytes;
+      smallest = std::min(smallest, a->requested_bytes);
+      first = std::min(first, a->alloc_event);
+    } else {
+      ++others;
+      largest_other = std::max(largest_other, a->requested_bytes);
+      other_events.push_back(a->alloc_event);
+    }
+  }
+  if (count == 0 || count > kFew || others < kMinOthers || smallest < largest_other * kFarLarger) return;
+  const auto later = std::count_if(other_events.begin(), other_events.end(), [&](uint32_t event) { return event > first; });
+  if (static_cast<size_t>(later) * 5 > others) return;
+  facts.logits_bytes = bytes;
+  facts.logits_each = request;
+  facts.logits_by_size = true;
+}
+
+// The weights a second time: a checkpoint that was loaded to the GPU, a copy for averaging.
+void read_weight_copies(const Timeline& timeline, const std::vector<const Allocation*>& live, OomFacts& facts) {
+  constexpr uint64_t kMinBytes = 64 << 10;
+  std::map<uint64_t, uint64_t> parameters;  // size -> how many
+  for (const Allocation* a : live) {
+    if (a->category == Category::kParameter && a->requested_bytes >= kMinBytes) ++parameters[a->requested_bytes];
+  }
+  std::map<std::tuple<std::string, uint32_t, std::string>, LineBytes> lines;
+  for (const Allocation* a : live) {
+    if (a->before_history || (a->category != Category::kUnknown && a->category != Category::kInput)) continue;
+    const StackFacts& stack = timeline.stacks()[a->stack];
+    if (stack.empty || stack.in_module || stack.in_functional || stack.in_backward || stack.in_optimizer) continue;
+    const auto found = parameters.find(a->requested_bytes);
+    if (found == parameters.end()) continue;
+    const Site site = timeline.stacks().site(timeline.record().events[a->alloc_event]);
+    LineBytes& line = lines[{site.line.file, site.line.line, site.line.function}];
+    // Not more of one size from one line than there are parameters of it: those would be samples that happen to be as large.
+    line.site = site;
+    line.bytes += a->requested_bytes;
+    ++line.count;
+  }
+  size_t all = 0;
+  for (const auto& [size, count] : parameters) all += count;
+  for (const auto& [key, line] : lines) {
+    if (line.count < 3 || line.count > all || line.bytes <= facts.weight_copies_bytes) continue;
+    facts.weight_copies_bytes = line.bytes;
+    facts.weight_copies_site = line.site;
+  }
+}
+
+void read_live(const Timeline& timeline, OomFacts& facts) {
+  const Record& record = timeline.record();
   using Key = std::tuple<std::string, uint32_t, std::string>;
   std::map<Key, LineBytes> lines, activations;
-  std::map<uint64_t, uint64_t> loss_sizes;  // sizes made inside the loss -> bytes
   std::map<std::pair<uint32_t, uint64_t>, uint64_t> activation_groups;  // (stack, size) -> count
   std::vector<const Allocation*> live;
   timeline.for_each_live(facts.failure.device, facts.event, [&](const Allocation& a) {
     if (a.process != facts.process) return;
     live.push_back(&a);
   });
-  std::unordered_map<uint32_t, int> loss_stacks, checkpoint_stacks, foreach_stacks;
+  std::unordered_map<uint32_t, int> checkpoint_stacks, foreach_stacks;
   const auto cached = [](std::unordered_map<uint32_t, int>& known, uint32_t stack, auto&& compute) {
     auto [it, made] = known.try_emplace(stack, 0);
     if (made) it->second = compute();
@@ -105,7 +269,6 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
         facts.checkpoint_seen = true;
       }
     }
-    if (cached(loss_stacks, a->stack, [&] { return stack_has_loss(record, a->stack); })) loss_sizes[a->requested_bytes] += a->requested_bytes;
     if (event && timeline.stacks()[a->stack].in_optimizer && a->category != Category::kOptimizerState) {
       facts.optimizer_temporary_bytes += a->requested_bytes;
       facts.foreach_copies |= cached(foreach_stacks, a->stack, [&] {
@@ -114,26 +277,17 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
       });
     }
     const bool moved = timeline.stacks()[a->stack].converts_module || a->category == Category::kParameter || a->category == Category::kBuffer || a->category == Category::kInput;
-    if (event && event->op != record::kNoId && facts.phase != Phase::kOptimizer && !moved) {  // to the device is no copy in another type
+    // Moving to the device is no copy in another type, and a conversion outside of a pass is the program's own.
+    const bool in_pass = event && (event->phase == Phase::kForward || event->phase == Phase::kBackward || event->phase == Phase::kEval || timeline.stacks()[a->stack].in_module || timeline.stacks()[a->stack].in_functional || timeline.stacks()[a->stack].in_backward);
+    if (in_pass && event->op != record::kNoId && facts.phase != Phase::kOptimizer && !moved) {
       const std::string& op = record.string(event->op);
       if (op == "aten::_to_copy" || op == "aten::to") facts.copies_bytes += a->requested_bytes;
     }
   }
   facts.static_bytes = facts.of(Category::kParameter) + facts.of(Category::kBuffer) + facts.of(Category::kGradient) + facts.of(Category::kOptimizerState);
 
-  // Logits: what the loss makes is of the logits' size; everything live of that size (or half: another type) belongs to them.
-  const bool request_in_loss = stack_has_loss(record, record.events[facts.event].stack);
-  uint64_t each = request_in_loss ? request : 0;
-  for (const auto& [size, bytes] : loss_sizes) each = std::max(each, size);
-  if (each >= (16u << 20)) {
-    for (const Allocation* a : live) {
-      const bool same = a->requested_bytes == each || a->requested_bytes * 2 == each || a->requested_bytes == each * 2;
-      if (same && (a->category == Category::kActivation || a->category == Category::kTemporary || a->category == Category::kUnknown))
-        facts.logits_bytes += a->requested_bytes;
-    }
-    if (request == each || request * 2 == each || request == each * 2) facts.logits_bytes += request;
-    facts.logits_each = each;
-  }
+  read_logits(timeline, live, facts);
+  read_weight_copies(timeline, live, facts);
 
   // Repeated layers: the number of repetitions that carries the most bytes.
   std::map<uint64_t, std::pair<uint64_t, std::map<uint64_t, uint64_t>>> by_count;  // count -> bytes per repetition, sizes
@@ -175,25 +329,41 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
 }
 
 // In its first step an optimizer makes its state parameter by parameter; each line that does so will end with as much as there are
-// gradients (parameters that have none get no state).
+// gradients (parameters that have none get no state). PyTorch's Adam has a function for it; SGD's momentum and the optimizers that
+// people write are known by failing in the very first step, with nothing else that makes state.
 void predict_state(const Timeline& timeline, OomFacts& facts) {
   const Record& record = timeline.record();
-  const uint32_t failed_stack = record.events[facts.event].stack;
-  if (!timeline.stacks()[failed_stack].makes_state) return;
-  facts.first_state = true;
+  const Event& failed = record.events[facts.event];
+  const Stacks& stacks = timeline.stacks();
+  const bool named = stacks[failed.stack].makes_state;
+  if (!named) {
+    if (facts.phase != Phase::kOptimizer || !stacks[failed.stack].in_optimizer || facts.steps_before > 0 || contains(record.string(failed.op), "_foreach_")) return;
+    if (std::any_of(timeline.allocations().begin(), timeline.allocations().end(), [&](const Allocation& a) { return a.process == facts.process && stacks[a.stack].makes_state; })) return;
+  }
   const uint64_t basis = std::max(facts.of(Category::kGradient), uint64_t{1});
-  std::map<std::pair<std::string, uint32_t>, uint64_t> lines;
+  std::map<std::pair<std::string, uint32_t>, std::pair<uint64_t, uint64_t>> lines;  // bytes, tensors
   const auto innermost = [&](uint32_t stack) {
-    const auto& frame = record.stacks[stack].front();
-    return std::pair(record.string(frame.file), frame.line);
+    const auto& frames = record.stacks[stack];
+    const auto frame = std::find_if(frames.begin(), frames.end(), [&](const auto& f) { return owner_of(record.string(f.file)) != FileOwner::kNative; });
+    return frame == frames.end() ? std::pair<std::string, uint32_t>{} : std::pair(record.string(frame->file), frame->line);
   };
   timeline.for_each_live(facts.failure.device, facts.event, [&](const Allocation& a) {
-    if (a.process == facts.process && a.stack < record.stacks.size() && timeline.stacks()[a.stack].makes_state) lines[innermost(a.stack)] += a.requested_bytes;
+    if (a.process != facts.process || a.stack >= record.stacks.size()) return;
+    if (named ? !stacks[a.stack].makes_state : a.before_history || !stacks[a.stack].in_optimizer || a.category != Category::kOptimizerState) return;
+    auto& [bytes, tensors] = lines[innermost(a.stack)];
+    bytes += a.requested_bytes;
+    ++tensors;
   });
-  lines[innermost(failed_stack)] += facts.failure.request_bytes;
-  for (const auto& [line, bytes] : lines) {
-    if (bytes * 50 >= basis) ++facts.state_tensors_per_parameter;  // not the counters of a few bytes
+  if (named) {
+    auto& [bytes, tensors] = lines[innermost(failed.stack)];
+    bytes += facts.failure.request_bytes;
+    ++tensors;
   }
+  for (const auto& [line, made] : lines) {
+    if (made.first * 50 >= basis && (named || made.second >= 2)) ++facts.state_tensors_per_parameter;  // not the counters of a few bytes
+  }
+  if (facts.state_tensors_per_parameter == 0) return;
+  facts.first_state = true;
   facts.predicted_state_bytes = std::max(facts.of(Category::kOptimizerState) + facts.failure.request_bytes, basis * facts.state_tensors_per_parameter);
 }
 
@@ -233,9 +403,10 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
     return hash;
   };
   size_t step = 0;
+  const bool no_stacks = timeline.record().stacks.size() <= 1;  // then the whole step is one place
   for (const Allocation& a : timeline.allocations()) {
     if (a.process != facts.process || a.device != facts.failure.device || a.before_history || a.alloc_event > facts.event) continue;
-    if (a.stack == record::kNoId || a.stack >= timeline.record().stacks.size() || a.requested_bytes < (1u << 20)) continue;
+    if ((a.stack == record::kNoId && !no_stacks) || a.stack >= timeline.record().stacks.size() || a.requested_bytes < (1u << 20)) continue;
     while (step < before.size() && a.alloc_event >= before[step].end_event) ++step;
     if (step == 0) continue;  // the first step warms up
     Sizes& sizes = by_place[place_of(a.stack)];
@@ -250,7 +421,7 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
   }
   // The request itself counts, and the largest tensors weigh the most.
   const Event& event = timeline.record().events[facts.event];
-  if (event.stack != record::kNoId && event.stack < timeline.record().stacks.size()) {
+  if ((event.stack != record::kNoId || no_stacks) && event.stack < timeline.record().stacks.size()) {
     Sizes& sizes = by_place[place_of(event.stack)];
     sizes.now = std::max(sizes.now, event.size_bytes);
     sizes.stack = event.stack;
@@ -325,15 +496,16 @@ OomFacts collect_oom_facts(const Timeline& timeline, uint32_t index, const Expla
   facts.phase = failure.moment.phase;
   facts.site = failure.moment.site;
   read_limit(timeline, options, facts);
+  read_others(timeline, options, facts);
+  compare_with_earlier_steps(timeline, facts);
   read_live(timeline, facts);
   if (facts.from_pytorch) {
     const uint64_t reserved = failure.reserved_bytes.value_or(0);
     const uint64_t headroom = facts.limit_bytes > reserved && !failure.limit_is_estimate ? facts.limit_bytes - reserved : 0;
     const uint64_t rounded = round_request(event.size_bytes, record.settings.roundup_power2_divisions);
     facts.move = smallest_move(failure.segments.back(), rounded, event.stream, headroom);
-    predict_state(timeline, facts);
   }
-  compare_with_earlier_steps(timeline, facts);
+  if (facts.from_pytorch) predict_state(timeline, facts);
   facts.growth = find_growth(timeline, event.device, event.process, index);
   return facts;
 }

@@ -40,6 +40,9 @@ struct OomFacts {
   uint64_t limit_bytes = 0;        // 0: not known
   std::optional<uint64_t> device_other_bytes;  // device memory that is neither PyTorch's nor the context's
   std::optional<uint64_t> context_bytes;
+  uint64_t other_process_bytes = 0;  // what other processes hold on the device, as far as that is told
+  uint64_t unaccounted_bytes = 0;    // of the card: neither free nor PyTorch's; where its size is known and no more
+  std::string other_processes;       // "process 4711 (4.45 GiB)"
 
   Phase phase = Phase::kOther;
   Site site;
@@ -51,6 +54,9 @@ struct OomFacts {
   bool foreach_copies = false;     // by a _multi_tensor_ function
   uint64_t logits_bytes = 0;       // live tensors of the loss's input, and the request if it is one
   uint64_t logits_each = 0;
+  bool logits_by_size = false;     // no loss was seen: known by being the last and by far the largest of the pass
+  uint64_t weight_copies_bytes = 0;  // live tensors of the parameters' sizes, made outside of modules and passes
+  Site weight_copies_site;
   uint64_t checkpointed_bytes = 0; // live activations made inside a checkpointed function
   bool checkpoint_seen = false;
   uint64_t copies_bytes = 0;       // casts of autocast (records only: needs operator names)

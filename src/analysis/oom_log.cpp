@@ -17,6 +17,7 @@ using trace::OomFormat;
 
 constexpr uint64_t kOutsideBytes = 2ull << 30;  // a context with its libraries stays below it
 constexpr double kSlackShare = 0.08;            // of reserved
+constexpr double kSlackSurely = 0.2;            // of reserved: the main reason
 constexpr double kHugeShare = 0.25;             // of the card: one tensor that large is the problem itself
 
 uint64_t above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
@@ -29,7 +30,7 @@ Advice advice(std::string text, std::optional<uint64_t> saves = std::nullopt, st
 // What the traceback tells about where it failed.
 struct TraceFacts {
   const LogFrame* user = nullptr;  // innermost line of the user's own
-  bool backward = false, optimizer = false, loss = false, evaluation = false, loading = false, moving = false;
+  bool backward = false, optimizer = false, first_state = false, loss = false, evaluation = false, loading = false, moving = false;
   bool collects = false;  // predictions of many batches are put together
   bool saving = false;    // a whole state is gathered
 };
@@ -41,15 +42,24 @@ TraceFacts read_frames(const LogOom& oom) {
   for (const LogFrame& frame : oom.frames) {
     const FileOwner owner = owner_of(frame.file);
     if (owner == FileOwner::kUser) facts.user = &frame;
-    if (contains(frame.file, "torch/autograd/") || contains(frame.code, ".backward(")) facts.backward = true;
-    if (contains(frame.file, "torch/optim/") || contains(frame.code, "optimizer.step") || contains(frame.code, "optim.step")) facts.optimizer = true;
+    if (contains(frame.file, "torch/autograd/")) facts.backward = true;
+    if (contains(frame.file, "torch/optim/")) facts.optimizer = true;
+    if (contains(frame.file, "torch/optim/") && (frame.function == "_init_group" || contains(frame.function, "init_state"))) facts.first_state = true;
     if (contains(frame.function, "cross_entropy") || contains(frame.function, "log_softmax") || contains(frame.function, "nll_loss")) facts.loss = true;
     for (const char* word : {"evaluat", "validat", "predict", "test_step", "inference"})
       facts.evaluation |= contains(frame.function, word);
     for (const char* word : {"nested_concat", "pad_and_concatenate", "nested_numpify", "dim_zero_cat", "gather_object", "all_gather_object"}) facts.collects |= contains(frame.function, word);
     if (contains(frame.function, "save_checkpoint") || contains(frame.function, "_full_state_dict") || contains(frame.function, "_optim_state_dict") || contains(frame.code, "torch.save(")) facts.saving = true;
     if (contains(frame.function, "load_state_dict") || contains(frame.code, "torch.load(")) facts.loading = true;
-    if (frame.function == "convert" || contains(frame.code, ".cuda(") || contains(frame.code, ".to(")) facts.moving = true;
+    if (frame.function == "convert" || (frame.function == "_apply" && contains(frame.file, "torch/nn/"))) facts.moving = true;
+  }
+  // The code of the last frame only: a line further out may do several things, and the frames below it tell which.
+  if (!oom.frames.empty()) {
+    const std::string& code = oom.frames.back().code;
+    const bool deeper = facts.backward || facts.optimizer || facts.loss;
+    if (!deeper && contains(code, ".backward(")) facts.backward = true;
+    if (!deeper && !contains(code, ".backward(") && (contains(code, "optimizer.step") || contains(code, "optim.step"))) facts.optimizer = true;
+    if (contains(code, ".cuda(") || contains(code, ".to(")) facts.moving = true;
   }
   return facts;
 }
@@ -252,10 +262,16 @@ class LogDiagnosis {
       if (room || figures_.oversubscribed || request > capacity || figures_.cap_binds) return;
     }
     const bool pieces = slack + free >= request && slack >= request / 2;
-    if (pieces && reserved > 0 && static_cast<double>(slack) >= kSlackShare * static_cast<double>(reserved)) {
+    const double slack_share = reserved > 0 ? static_cast<double>(slack) / static_cast<double>(reserved) : 0;
+    if (!pieces || slack_share < kSlackShare) {
+      full(request, capacity, slack, free);
+    } else if (slack_share >= kSlackSurely || slack >= 3 * request) {
       fragmentation(request, slack, free, reserved);
     } else {
+      // It holds this one request and hardly more: the rest of the pass would fail next.
       full(request, capacity, slack, free);
+      fragmentation(request, slack, free, reserved);
+      findings_.back().confidence = 0.5;
     }
   }
 
@@ -327,6 +343,10 @@ class LogDiagnosis {
       where = " It failed while a state was loaded: loaded onto the GPU it exists twice there.";
     } else if (trace_.saving) {
       where = " It failed while a checkpoint was saved: a full state dict brings all shards together on every rank that asks for it.";
+    } else if (trace_.first_state) {
+      cause = Cause::kOptimizerFirstStep;
+      title = "The optimizer's first step makes its state, and there is no room for it";
+      where = " It failed in the function in which the optimizer makes its state, in its first step (8 bytes a parameter for Adam in 32 bits): a smaller batch frees none of it.";
     } else if (trace_.optimizer && !trace_.backward) {
       cause = Cause::kModelState;
       title = "The optimizer's step does not fit";
@@ -349,7 +369,7 @@ class LogDiagnosis {
     }
     std::string text = fmt::format("{} of {} are allocated by tensors; {} more were asked for, and {} were free or cached.{}", text_of(oom_.allocated), text_of(oom_.capacity), requested(), size_text(slack + free), where);
     if (huge) text += fmt::format(" One tensor of {} is {:.0f} % of the card: it grows with the product of two lengths (attention without a memory-efficient kernel, logits, a pairwise matrix), not with the model.", requested(), 100.0 * static_cast<double>(request) / static_cast<double>(capacity));
-    if (slack + free >= request) text += fmt::format(" The {} of cached pieces would have held it in one piece, but that is {} of what is reserved: closing the holes would not carry far.", size_text(slack), fmt::format("{:.1f} %", 100.0 * static_cast<double>(slack) / static_cast<double>(std::max<uint64_t>(figures_.reserved.value_or(1), 1))));
+    if (slack + free >= request && static_cast<double>(slack) < kSlackShare * static_cast<double>(figures_.reserved.value_or(0))) text += fmt::format(" The {} of cached pieces would have held it in one piece, but that is {} of what is reserved: closing the holes would not carry far.", size_text(slack), fmt::format("{:.1f} %", 100.0 * static_cast<double>(slack) / static_cast<double>(std::max<uint64_t>(figures_.reserved.value_or(1), 1))));
     Finding& finding = add(huge && cause == Cause::kCapacity ? Cause::kActivations : cause, huge && cause == Cause::kCapacity ? "One huge tensor does not fit" : title, text, 0.7, allocated);
     figure(finding, fmt::format("missing at least {}", size_text(above(request, slack + free))), above(request, slack + free));
     if (trace_.loading) finding.advice.push_back(advice("Load to the host first (map_location=\"cpu\"), then copy into the model and optimizer that exist, and drop the loaded dict", oom_.requested ? std::optional<uint64_t>(request) : std::nullopt, "torch.load(path, map_location=\"cpu\")"));

@@ -145,7 +145,7 @@ Stacks::Stacks(const trace::Record& record) : record_(record) {
         if (function == "_call_impl" || function == "_wrapped_call_impl") facts.in_module = true;
         if (function == "convert" || function == "_apply") facts.converts_module = true;
       }
-      if ((file.nn && (function == "__init__" || function == "reset_parameters")) || file.init_py) facts.builds_module = true;
+      if ((file.nn && (function == "__init__" || function == "reset_parameters" || function == "__deepcopy__")) || file.init_py) facts.builds_module = true;
       if (file.autograd && function == "_make_grads") facts.starts_backward = true;
       // A custom function's backward is called by the engine, so that `apply` is the outermost frame; its forward's is not.
       const bool outermost = f + 1 == frames.size();

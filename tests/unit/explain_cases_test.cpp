@@ -185,7 +185,7 @@ TEST(PublicCases, Histories) {
               for (uint64_t step = 1; step <= 10; ++step) p.train_step(step, 4, 12 * kMiB, 1);
               p.fail(Phase::kForward, p.forward, 40 * kMiB, 10 * kMiB);
             }),
-            Cause::kKeptAcrossSteps, {"detach() alone does not move it", "no graph hangs on them"}},
+            Cause::kKeptAcrossSteps, {"detach() alone does not move it", "no graph seems to hang on them"}},
            {"C11 pytorch#27600: a retry inside except", history([](Program& p) {
               p.add_parameters(10 * kMiB, 4);
               for (int i = 0; i < 60; ++i) p.make(Phase::kForward, p.forward, 20 * kMiB, Category::kActivation);

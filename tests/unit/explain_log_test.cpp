@@ -126,7 +126,8 @@ TEST(ExplainLog, TheTracebackNamesLineAndPhase) {
     Cause cause;
   };
   for (const Case& c : std::initializer_list<Case>{
-           {"  File \"/v/site-packages/torch/optim/adam.py\", line 178, in _init_group\n", Cause::kModelState},
+           {"  File \"/v/site-packages/torch/optim/adam.py\", line 178, in _init_group\n", Cause::kOptimizerFirstStep},
+           {"  File \"/v/site-packages/torch/optim/adam.py\", line 500, in _multi_tensor_adam\n", Cause::kModelState},
            {"  File \"/v/site-packages/torch/nn/functional.py\", line 3504, in cross_entropy\n", Cause::kLogits},
            {"  File \"/v/site-packages/torch/autograd/graph.py\", line 800, in _engine_run_backward\n", Cause::kActivations},
            {"  File \"/v/site-packages/torch/nn/modules/module.py\", line 1370, in convert\n", Cause::kModelState},
