@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "tonnage/torch/recorder.h"
 #include "torch/optim_groups.h"
 
 namespace tonnage {
@@ -29,10 +28,8 @@ void make_state(AdafactorParamState& state, const Tensor& p) {
     column_shape[column_shape.size() - 2] = 1;
     state.row(at::zeros(row_shape, p.options().requires_grad(false)));
     state.column(at::zeros(column_shape, p.options().requires_grad(false)));
-    label_tensors({{state.row(), MemoryCategory::kOptimizerState, "row"}, {state.column(), MemoryCategory::kOptimizerState, "column"}});
   } else {
     state.full(optim::zeros_for(p));
-    label_tensors({{state.full(), MemoryCategory::kOptimizerState, "full"}});
   }
 }
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 
-#include "tonnage/torch/recorder.h"
 #include "torch/adam8bit_codes.h"
 #include "torch/nvrtc.h"
 #include "torch/optim_groups.h"
@@ -171,11 +170,6 @@ void make_state(EightBitState& state, const Tensor& p, const Adam8bitOptions& op
     state.exp_avg_scale(at::zeros({blocks}, floats));
     state.exp_avg_sq_scale(at::zeros({blocks}, floats));
   }
-  std::vector<MemoryLabel> labels;
-  for (const auto& [tensor, name] : {std::pair<Tensor, const char*>{state.exp_avg(), "exp_avg"}, {state.exp_avg_sq(), "exp_avg_sq"},
-                                     {state.exp_avg_scale(), "exp_avg_scale"}, {state.exp_avg_sq_scale(), "exp_avg_sq_scale"}})
-    if (tensor.defined()) labels.push_back({tensor, MemoryCategory::kOptimizerState, name});
-  label_tensors(labels);
 }
 
 void check(const Tensor& p, size_t index) {

@@ -1,10 +1,13 @@
 #include "tonnage/torch/optim.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -12,6 +15,14 @@
 #include "torch/optim_groups.h"
 
 namespace tonnage {
+
+// A scaled step of which the host does not know yet whether it was taken.
+struct detail::UnsettledStep {
+  ::torch::Tensor found_inf;         // on the CPU
+  std::optional<c10::Event> copied;  // found_inf has its value
+  std::vector<::torch::Tensor> params;  // that were counted as updated; of SGD only those whose momentum is new
+};
+
 namespace {
 
 using ::torch::Tensor;
@@ -54,7 +65,10 @@ std::map<BatchKey, ParamBatch> adam_batches(to::Optimizer& optimizer, const to::
       fresh.exp_avg(optim::zeros_for(p));
       fresh.exp_avg_sq(optim::zeros_for(p));
     });
-    if (options.amsgrad() && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(optim::zeros_for(p));
+    if (options.amsgrad() && !state.max_exp_avg_sq().defined()) {
+      state.max_exp_avg_sq(optim::zeros_for(p));
+      label_state(p, state);
+    }
     ParamBatch& batch = batches[key_of(p, state.step())];
     batch.step = state.step() + 1;
     batch.params.push_back(p);
@@ -72,14 +86,34 @@ void count_step(to::Optimizer& optimizer, const ParamBatch& batch) {
     static_cast<typename Traits<Plain>::State&>(*optimizer.state()[p.unsafeGetTensorImpl()]).step(batch.step);
 }
 
+// A GradScaler's two scalars on the devices where kernels need them. Without one both are undefined.
+class Scaling {
+ public:
+  Scaling(const Tensor& grad_scale, const Tensor& found_inf) : grad_scale_(grad_scale), found_inf_(found_inf) {}
+  std::optional<Tensor> grad_scale(c10::Device device) { return on(device, grad_scale_, 0); }
+  std::optional<Tensor> found_inf(c10::Device device) { return on(device, found_inf_, 1); }
+
+ private:
+  std::optional<Tensor> on(c10::Device device, const Tensor& value, int which) {
+    if (!value.defined()) return std::nullopt;
+    if (value.device() == device) return value;
+    Tensor& copy = copies_[{which, device.type(), device.index()}];
+    if (!copy.defined()) copy = value.to(device, /*non_blocking=*/true);
+    return copy;
+  }
+  Tensor grad_scale_, found_inf_;
+  std::map<std::tuple<int, c10::DeviceType, int>, Tensor> copies_;
+};
+
 template <class Plain>
-void fused_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options) {
+void fused_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options, Scaling& scaling) {
   const auto [beta1, beta2] = options.betas();
   const Tensor step = at::full({}, static_cast<double>(batch.step), batch.params[0].options().dtype(at::kFloat).requires_grad(false));
   const Tensors steps(batch.params.size(), step);
   const auto update = [&](auto kernel) {
     kernel(batch.params, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs, steps, options.lr(), beta1, beta2,
-           options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
+           options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, scaling.grad_scale(step.device()),
+           scaling.found_inf(step.device()));
   };
   if constexpr (Traits<Plain>::decoupled)
     update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
@@ -154,13 +188,15 @@ void keep_momentum(to::Optimizer& optimizer, const ParamBatch& batch) {
   for (size_t i = 0; i < batch.params.size(); i++) {
     auto state = std::make_unique<to::SGDParamState>();
     state->momentum_buffer(batch.momentum[i]);
+    label_state(batch.params[i], *state);
     optimizer.state()[batch.params[i].unsafeGetTensorImpl()] = std::move(state);
   }
 }
 
-void fused_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
+void fused_sgd(const ParamBatch& batch, const to::SGDOptions& options, Scaling& scaling) {
+  const c10::Device device = batch.params[0].device();
   at::_fused_sgd_(batch.params, batch.grads, batch.momentum, options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
-                  options.nesterov(), /*maximize=*/false, /*is_first_step=*/!batch.momentum.empty() && batch.step == 0, {}, {});
+                  options.nesterov(), /*maximize=*/false, /*is_first_step=*/!batch.momentum.empty() && batch.step == 0, scaling.grad_scale(device), scaling.found_inf(device));
 }
 
 void foreach_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
@@ -207,18 +243,92 @@ void update_all(to::Optimizer& optimizer, const char* name, AdamStep adam_step, 
 template <class Plain>
 constexpr bool is_sgd = std::is_same_v<Plain, to::SGD>;
 
+// counted: gets the parameters whose state would be wrong if the kernels changed nothing.
+template <class Plain>
+void fused_update(to::Optimizer& optimizer, const Tensor& grad_scale, const Tensor& found_inf, Tensors* counted) {
+  Scaling scaling(grad_scale, found_inf);
+  const auto count = [&](const ParamBatch& batch) {
+    if (counted) counted->insert(counted->end(), batch.params.begin(), batch.params.end());
+  };
+  const auto adam = [&](const ParamBatch& batch, const auto& options) {
+    if constexpr (!is_sgd<Plain>) fused_adam<Plain>(batch, options, scaling);
+    count(batch);
+  };
+  const auto sgd = [&](const ParamBatch& batch, const to::SGDOptions& options) {
+    fused_sgd(batch, options, scaling);
+    if (!batch.momentum.empty() && batch.step == 0) count(batch);
+  };
+  update_all<Plain>(optimizer, "Fused optimizer", adam, sgd);
+}
+
 }  // namespace
+
+template <class Plain>
+void Fused<Plain>::update(const Tensor& grad_scale, const Tensor& found_inf) {
+  RECORD_USER_SCOPE("Optimizer.step#Fused.step");
+  fused_update<Plain>(*this, grad_scale, found_inf, unsettled_ ? &unsettled_->params : nullptr);
+}
 
 template <class Plain>
 Tensor Fused<Plain>::step(to::Optimizer::LossClosure closure) {
   ::torch::NoGradGuard no_grad;
+  settle();
   Tensor loss = optim::run_closure(closure);
-  RECORD_USER_SCOPE("Optimizer.step#Fused.step");
-  const auto adam = [](const ParamBatch& batch, const auto& options) {
-    if constexpr (!is_sgd<Plain>) fused_adam<Plain>(batch, options);
-  };
-  update_all<Plain>(*this, "Fused optimizer", adam, fused_sgd);
+  update({}, {});
   return loss;
+}
+
+template <class Plain>
+void Fused<Plain>::step_scaled(const Tensor& grad_scale, const Tensor& found_inf) {
+  const auto is_scalar = [](const Tensor& t) { return t.defined() && t.scalar_type() == at::kFloat && t.numel() == 1; };
+  TORCH_CHECK(is_scalar(found_inf) && (!grad_scale.defined() || is_scalar(grad_scale)),
+              "Fused optimizer: grad_scale and found_inf must be float tensors of one element. GradScaler::step() passes them");
+  ::torch::NoGradGuard no_grad;
+  settle();
+  auto record = std::make_shared<detail::UnsettledStep>();
+  if (found_inf.is_cpu()) {
+    record->found_inf = found_inf.clone();
+  } else {
+    // Asked for before the update is queued, so that settle() waits for the check alone.
+    record->found_inf = at::empty(found_inf.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(true)).copy_(found_inf, /*non_blocking=*/true);
+    record->copied.emplace(found_inf.device().type());
+    record->copied->record(c10::impl::VirtualGuardImpl(found_inf.device().type()).getStream(found_inf.device()));
+  }
+  unsettled_ = std::move(record);
+  update(grad_scale, found_inf);
+  if (found_inf.is_cpu()) settle();
+}
+
+template <class Plain>
+void Fused<Plain>::settle() {
+  if (!unsettled_) return;
+  const auto record = std::move(unsettled_);
+  unsettled_ = nullptr;
+  if (record->copied) record->copied->synchronize();
+  if (record->found_inf.template item<float>() == 0) return;
+  auto& states = this->state();
+  for (const Tensor& p : record->params) {
+    const auto found = states.find(p.unsafeGetTensorImpl());
+    if (found == states.end()) continue;
+    if constexpr (is_sgd<Plain>) {
+      states.erase(found);  // momentum that was never written
+    } else {
+      auto& state = static_cast<typename Traits<Plain>::State&>(*found->second);
+      state.step(state.step() - 1);
+    }
+  }
+}
+
+template <class Plain>
+void Fused<Plain>::save(::torch::serialize::OutputArchive& archive) const {
+  const_cast<Fused*>(this)->settle();  // the same state, written down late
+  Plain::save(archive);
+}
+
+template <class Plain>
+void Fused<Plain>::load(::torch::serialize::InputArchive& archive) {
+  settle();
+  Plain::load(archive);
 }
 
 template <class Plain>

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "torch/optimizer_states.h"
+
 namespace tonnage::optim {
 
 // Runs the closure, if there is one, with gradients enabled.
@@ -22,6 +24,7 @@ State& state_of(::torch::optim::Optimizer& optimizer, const ::torch::Tensor& par
   if (!slot) {
     auto state = std::make_unique<State>();
     make(*state);  // may run out of memory: then the slot stays empty
+    label_state(parameter, *state);
     slot = std::move(state);
   }
   return static_cast<State&>(*slot);

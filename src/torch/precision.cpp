@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "tonnage/torch/optim.h"
+
 namespace tonnage {
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, bool enabled, bool cache_casts)
@@ -51,13 +53,13 @@ void GradScaler::make_tensors(c10::Device device) {
   return loss * scale_.to(loss.device(), /*non_blocking=*/true);
 }
 
-void GradScaler::check_gradients(const ::torch::optim::Optimizer& optimizer) const {
+void GradScaler::check_gradients(const ::torch::optim::Optimizer& optimizer, bool allow_half) const {
   TORCH_CHECK(scale_.defined(), "GradScaler: scale() was not called yet; scale the loss before its backward pass");
   size_t group_index = 0;
   for (const auto& group : optimizer.param_groups()) {
     size_t index = 0;
     for (const auto& p : group.params()) {
-      TORCH_CHECK(!p.grad().defined() || p.grad().scalar_type() != c10::kHalf, "GradScaler: the gradient of parameter ", index,
+      TORCH_CHECK(allow_half || !p.grad().defined() || p.grad().scalar_type() != c10::kHalf, "GradScaler: the gradient of parameter ", index,
                   " of group ", group_index, " is float16; its parameter must be float32 (autocast makes the float16 copies)");
       index++;
     }
@@ -65,12 +67,7 @@ void GradScaler::check_gradients(const ::torch::optim::Optimizer& optimizer) con
   }
 }
 
-void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
-  if (!options_.enabled) return;
-  PerOptimizer& state = optimizers_[&optimizer];
-  TORCH_CHECK(state.stage != Stage::kUnscaled, "GradScaler::unscale_: was called already for this optimizer since the last update()");
-  TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler::unscale_: is called after step()");
-  check_gradients(optimizer);
+std::vector<::torch::Tensor> GradScaler::find_infinities(::torch::optim::Optimizer& optimizer, const ::torch::Tensor& inverse) const {
   std::map<std::pair<c10::DeviceIndex, c10::ScalarType>, std::vector<::torch::Tensor>> gradients;  // the CPU's index is -1
   for (const auto& group : optimizer.param_groups())
     for (const auto& p : group.params()) {
@@ -83,8 +80,6 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
       }
       gradients[{gradient.is_cuda() ? gradient.device().index() : c10::DeviceIndex(-1), gradient.scalar_type()}].push_back(gradient);
     }
-  // In double: the reciprocal of a large scale keeps its last bits.
-  const ::torch::Tensor inverse = scale_.to(::torch::kDouble).reciprocal().to(::torch::kFloat);
   std::map<c10::DeviceIndex, ::torch::Tensor> found, inverse_on;
   at::NoGradGuard no_grad;
   for (auto& [key, list] : gradients) {
@@ -95,35 +90,69 @@ void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
     }
     at::_amp_foreach_non_finite_check_and_unscale_(list, found[key.first], inverse_on[key.first]);
   }
-  for (auto& [device, tensor] : found) state.found_inf.push_back(tensor);
+  std::vector<::torch::Tensor> all;
+  for (auto& [device, tensor] : found) all.push_back(tensor);
+  return all;
+}
+
+::torch::Tensor GradScaler::sum_on_scale_device(const std::vector<::torch::Tensor>& found_inf) const {
+  ::torch::Tensor sum;
+  for (const auto& f : found_inf) {
+    const ::torch::Tensor here = f.to(scale_.device(), /*non_blocking=*/true);
+    sum = sum.defined() ? sum + here : here;
+  }
+  return sum;
+}
+
+void GradScaler::unscale_(::torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  PerOptimizer& state = optimizers_[&optimizer];
+  TORCH_CHECK(state.stage != Stage::kUnscaled, "GradScaler::unscale_: was called already for this optimizer since the last update()");
+  TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler::unscale_: is called after step()");
+  check_gradients(optimizer, /*allow_half=*/false);
+  // In double: the reciprocal of a large scale keeps its last bits.
+  state.found_inf = find_infinities(optimizer, scale_.to(::torch::kDouble).reciprocal().to(::torch::kFloat));
   state.stage = Stage::kUnscaled;
 }
 
-bool GradScaler::step(::torch::optim::Optimizer& optimizer) {
+StepTaken::operator bool() const { return found_inf_.defined() ? found_inf_.item<float>() == 0 : taken_; }
+
+StepTaken GradScaler::step(::torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) {
     optimizer.step();
-    return true;
+    return StepTaken(true);
   }
+  constexpr const char* kNoGradients = "GradScaler::step: this optimizer has no gradients; run the backward pass of the scaled loss first";
   PerOptimizer& state = optimizers_[&optimizer];
   TORCH_CHECK(state.stage != Stage::kStepped, "GradScaler::step: was called already for this optimizer since the last update()");
+  if (auto* scaled = dynamic_cast<ScaledStep*>(&optimizer)) {
+    const bool divides = state.stage == Stage::kReady;
+    if (divides) {
+      check_gradients(optimizer, /*allow_half=*/true);
+      state.found_inf = find_infinities(optimizer, ::torch::ones({}, scale_.options()));
+    }
+    TORCH_CHECK(!state.found_inf.empty(), kNoGradients);
+    ::torch::Tensor found = sum_on_scale_device(state.found_inf);
+    if (state.found_inf.size() > 1) found = found.clamp_max(1);  // the kernels compare with 1
+    scaled->step_scaled(divides ? scale_ : ::torch::Tensor(), found);
+    state.stage = Stage::kStepped;
+    return StepTaken(found);
+  }
   if (state.stage == Stage::kReady) unscale_(optimizer);
-  TORCH_CHECK(!state.found_inf.empty(), "GradScaler::step: this optimizer has no gradients; run the backward pass of the scaled loss first");
+  TORCH_CHECK(!state.found_inf.empty(), kNoGradients);
   bool finite = true;
   for (const auto& f : state.found_inf) finite = finite && f.item<float>() == 0;
   if (finite) optimizer.step();
   state.stage = Stage::kStepped;
-  return finite;
+  return StepTaken(finite);
 }
 
 void GradScaler::update() {
   if (!options_.enabled) return;
   TORCH_CHECK(scale_.defined(), "GradScaler::update: scale() was not called yet");
-  ::torch::Tensor any;
-  for (const auto& [optimizer, state] : optimizers_)
-    for (const auto& f : state.found_inf) {
-      const ::torch::Tensor here = f.to(scale_.device(), /*non_blocking=*/true);
-      any = any.defined() ? any + here : here;
-    }
+  std::vector<::torch::Tensor> all;
+  for (const auto& [optimizer, state] : optimizers_) all.insert(all.end(), state.found_inf.begin(), state.found_inf.end());
+  const ::torch::Tensor any = sum_on_scale_device(all);
   TORCH_CHECK(any.defined(), "GradScaler::update: no gradients were checked since the last update; call step() or unscale_() first");
   at::NoGradGuard no_grad;
   at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor, options_.growth_interval);

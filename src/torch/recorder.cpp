@@ -59,6 +59,35 @@ bool has_device_memory(const ::torch::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda() && tensor.layout() == c10::kStrided && tensor.has_storage() && tensor.numel() > 0;
 }
 
+// Names of parameters that were labelled, for their optimizer states. A dead tensor's place in memory may be another's, hence the weak
+// pointer.
+class ParameterNames {
+ public:
+  void set(const ::torch::Tensor& parameter, const std::string& name) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    names_.insert_or_assign(parameter.unsafeGetTensorImpl(), Named{Weak(parameter.getIntrusivePtr()), name});
+  }
+  std::string get(const ::torch::Tensor& parameter) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = names_.find(parameter.unsafeGetTensorImpl());
+    return found == names_.end() || found->second.tensor.expired() ? std::string() : found->second.name;
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Named {
+    Weak tensor;
+    std::string name;
+  };
+  std::mutex mutex_;
+  std::unordered_map<const void*, Named> names_;
+};
+
+ParameterNames& parameter_names() {
+  static auto* names = new ParameterNames();  // outlives all tensors
+  return *names;
+}
+
 void add(std::vector<MemoryLabel>& labels, const ::torch::Tensor& tensor, MemoryCategory category, std::string name) {
   if (has_device_memory(tensor)) labels.push_back({tensor, category, std::move(name)});
 }
@@ -78,6 +107,7 @@ void label_tensors(const std::vector<MemoryLabel>& labels) {
     addresses.push_back(reinterpret_cast<uint64_t>(l.tensor.const_data_ptr()));
     categories.push_back(static_cast<uint8_t>(l.category));
     names.push_back(l.name.c_str());
+    if (l.category == MemoryCategory::kParameter) parameter_names().set(l.tensor, l.name);
   }
   if (!addresses.empty()) r->label(addresses.size(), addresses.data(), categories.data(), names.data());
 }
@@ -103,6 +133,14 @@ void label_optimizer(const ::torch::optim::Optimizer& optimizer, const ::torch::
     const std::string name = found == name_of.end() ? std::string("optimizer") : found->second;
     for (const auto& [what, tensor] : state_tensors(*state)) add(labels, tensor, MemoryCategory::kOptimizerState, name + "." + what);
   }
+  label_tensors(labels);
+}
+
+void label_state(const ::torch::Tensor& parameter, const ::torch::optim::OptimizerParamState& state) {
+  if (!parameter.is_cuda() || !recorder()) return;
+  const std::string name = parameter_names().get(parameter);
+  std::vector<MemoryLabel> labels;
+  for (const auto& [what, tensor] : state_tensors(state)) add(labels, tensor, MemoryCategory::kOptimizerState, name.empty() ? what : name + "." + what);
   label_tensors(labels);
 }
 

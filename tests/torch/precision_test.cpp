@@ -4,8 +4,11 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <sstream>
 
+#include "scaled_fused_values.h"
 #include "tonnage/torch/memory.h"
+#include "tonnage/torch/optim.h"
 
 namespace {
 
@@ -35,6 +38,74 @@ TEST(GradScaler, SameTrajectoryAsPython) {
   other.load_state(scaler.state());
   EXPECT_EQ(other.get_scale(), 1296);
   EXPECT_EQ(other.state().growth_interval, 2);
+}
+
+template <class State, class Optimizer, class Options>
+void expect_rows(const scaled_fused::Row (&rows)[std::size(scaled_fused::kInfinite)], const Options& options, torch::ScalarType type = torch::kFloat) {
+  Tensor p = torch::tensor(torch::ArrayRef<float>(scaled_fused::kStart)).to(type).requires_grad_();
+  Optimizer optimizer({p}, options);
+  tonnage::GradScaler scaler({.initial_scale = 1024, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2});
+  for (int i = 0; i < static_cast<int>(std::size(rows)); i++) {
+    const bool infinite = scaled_fused::kInfinite[i];
+    optimizer.zero_grad();
+    Tensor loss = (p * torch::arange(1, 6, type) / 4).sum() * (infinite ? std::numeric_limits<double>::infinity() : 1.0);
+    scaler.scale(loss).backward();
+    if (i % scaled_fused::kUnscaled == 1 && type == torch::kFloat) scaler.unscale_(optimizer);
+    EXPECT_EQ(scaler.step(optimizer), !infinite) << i;
+    scaler.update();
+    EXPECT_TRUE(torch::equal(p.detach().to(torch::kFloat), torch::tensor(torch::ArrayRef<float>(rows[i].parameters)))) << i << p;
+    EXPECT_EQ(scaler.get_scale(), rows[i].scale) << i;
+    if constexpr (!std::is_same_v<State, torch::optim::SGDParamState>) {
+      EXPECT_EQ(static_cast<State&>(*optimizer.state().at(p.unsafeGetTensorImpl())).step(), rows[i].step) << i;
+    }
+  }
+}
+
+TEST(GradScaler, FusedOptimizersDoBitwiseWhatPythonsDo) {
+  namespace to = torch::optim;
+  expect_rows<to::AdamParamState, tonnage::FusedAdam>(scaled_fused::kAdam, to::AdamOptions(0.0625).weight_decay(0.125).amsgrad(true));
+  expect_rows<to::AdamWParamState, tonnage::FusedAdamW>(scaled_fused::kAdamW, to::AdamWOptions(0.0625).weight_decay(0.125));
+  expect_rows<to::SGDParamState, tonnage::FusedSGD>(scaled_fused::kSGD, to::SGDOptions(0.0625).momentum(0.75).weight_decay(0.125).nesterov(true));
+  expect_rows<to::AdamWParamState, tonnage::FusedAdamW>(scaled_fused::kAdamWHalf, to::AdamWOptions(0.0625).weight_decay(0.125), torch::kHalf);
+}
+
+TEST(GradScaler, AFusedFirstStepThatIsSkippedLeavesNothingBehind) {
+  Tensor p = torch::ones({4}).requires_grad_(), never = torch::ones({2}).requires_grad_();
+  tonnage::FusedSGD sgd({p, never}, torch::optim::SGDOptions(0.5).momentum(0.5));
+  tonnage::FusedAdamW adam({p}, torch::optim::AdamWOptions(0.5));
+  tonnage::GradScaler scaler({.initial_scale = 16});
+  const auto step = [&](torch::optim::Optimizer& optimizer, double factor) {
+    optimizer.zero_grad();
+    scaler.scale(p.sum() * factor).backward();
+    const bool taken = scaler.step(optimizer);
+    scaler.update();
+    return taken;
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(step(sgd, infinity));
+  EXPECT_FALSE(step(adam, infinity));
+  EXPECT_TRUE(sgd.state().empty());
+  EXPECT_TRUE(torch::equal(p, torch::ones({4})));
+  EXPECT_TRUE(step(sgd, 1));  // the momentum is the gradient, as in any first step
+  EXPECT_TRUE(torch::equal(p, torch::full({4}, 0.5f)));
+  EXPECT_TRUE(torch::equal(p.grad(), torch::ones({4})));  // divided by the kernel
+  std::stringstream file;
+  torch::save(adam, file);
+  torch::optim::AdamW plain({p}, torch::optim::AdamWOptions(0.5));
+  torch::load(plain, file);
+  EXPECT_EQ(static_cast<torch::optim::AdamWParamState&>(*plain.state().at(p.unsafeGetTensorImpl())).step(), 0);
+}
+
+TEST(GradScaler, AFusedOptimizerWithoutGradientsIsTold) {
+  Tensor p = torch::ones({2}).requires_grad_();
+  tonnage::FusedAdam optimizer({p}, torch::optim::AdamOptions(0.1));
+  tonnage::GradScaler scaler;
+  EXPECT_THROW(scaler.step(optimizer), c10::Error);  // no scale yet
+  scaler.scale(p.sum());
+  EXPECT_THROW(scaler.step(optimizer), c10::Error);  // no gradients
+  EXPECT_THROW(optimizer.step_scaled({}, {}), c10::Error);
+  EXPECT_THROW(optimizer.step_scaled(torch::ones({2}), torch::zeros({})), c10::Error);
+  EXPECT_TRUE(optimizer.state().empty());
 }
 
 std::string error_text(const std::function<void()>& what) {
@@ -97,6 +168,51 @@ TEST(GpuAutocast, KeepsACopyOfEveryParameterUntilItEnds) {
     EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before, 2 << 20);  // the weight in bfloat16
   }
   EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current, before);
+}
+
+TEST(GpuGradScaler, AFusedStepTakesAScalarForTheCheckAndOneForTheKernel) {
+  auto p = torch::zeros({1 << 20}, torch::kCUDA).requires_grad_();
+  tonnage::FusedAdamW optimizer({p}, torch::optim::AdamWOptions(0.1));
+  tonnage::GradScaler scaler;
+  const auto backward = [&] {
+    optimizer.zero_grad();
+    scaler.scale(p.sum()).backward();
+  };
+  backward();
+  scaler.step(optimizer);
+  scaler.update();
+  backward();
+  const int64_t before = tonnage::memory_stats().allocated_bytes.all.current;
+  tonnage::PeakScope peak;
+  scaler.step(optimizer);
+  // What was found; 1, to look without dividing; the step's number, once the 1 is gone.
+  EXPECT_EQ(peak.peak_allocated_bytes() - before, 1024);
+  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before, 512);  // what was found, until update()
+  scaler.update();
+  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current, before);
+}
+
+// On a card the host counts the step before it knows: the next step, save() or settle() puts that right.
+TEST(GpuGradScaler, ASkippedFusedStepIsNotCountedInTheEnd) {
+  auto p = torch::ones({1000}, torch::kCUDA).requires_grad_();
+  tonnage::FusedAdamW optimizer({p}, torch::optim::AdamWOptions(0.1));
+  tonnage::GradScaler scaler;
+  const auto step = [&](double factor) {
+    optimizer.zero_grad();
+    scaler.scale(p.sum() * factor).backward();
+    scaler.step(optimizer);
+    scaler.update();
+  };
+  const auto steps = [&] { return static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl())).step(); };
+  step(1);
+  step(std::numeric_limits<double>::infinity());
+  step(1);
+  optimizer.settle();
+  EXPECT_EQ(steps(), 2);
+  step(std::numeric_limits<double>::quiet_NaN());
+  optimizer.settle();
+  EXPECT_EQ(steps(), 2);
+  EXPECT_EQ(scaler.get_scale(), 65536.0 / 4);
 }
 
 TEST(GpuGradScaler, TakesTwoScalars) {

@@ -11,7 +11,11 @@
 //   scaler.step(optimizer);                                                 // skipped if a gradient is infinite or NaN
 //   scaler.update();
 //
-// Same kernels and rules as torch.autocast and torch.amp.GradScaler in Python: the same scale after every step.
+// Same kernels and rules as torch.autocast and torch.amp.GradScaler in Python: the same scale after every step. With the fused optimizers
+// (optim.h) the division by the scale happens in their kernel, and step() does not wait for the device.
+// Threads: a guard belongs to its thread and ends in reverse order; a scaler is used by one at a time. Owns: the scaler its scalars; an
+// optimizer must live from its first unscale_ or step to update().
+//
 // Source of the method: Micikevicius et al. 2018, Mixed Precision Training.
 #pragma once
 
@@ -21,6 +25,7 @@
 
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tonnage {
@@ -57,9 +62,24 @@ struct GradScalerState {
   int64_t growth_interval = 0, growth_tracker = 0;
 };
 
-// One per training run. Memory: a few scalars on the device of the first loss. step() and get_scale() wait for the device.
+// Whether a step was taken. With a fused optimizer only the device knows: asking waits for it.
+class StepTaken {
+ public:
+  operator bool() const;
+
+ private:
+  friend class GradScaler;
+  explicit StepTaken(bool taken) : taken_(taken) {}
+  explicit StepTaken(::torch::Tensor found_inf) : found_inf_(std::move(found_inf)) {}
+  bool taken_ = true;
+  ::torch::Tensor found_inf_;  // defined: it decides
+};
+
+// One per training run. Memory: a few scalars on the device of the first loss. get_scale() and state() wait for the device, and so does
+// step() unless the optimizer is a ScaledStep (FusedAdam, FusedAdamW, FusedSGD).
 // Errors: c10::Error, before anything is changed, for a second unscale_ or step of an optimizer between updates, for float16
-// gradients (keep the parameters in float32), if no gradient was checked, or for options out of range.
+// gradients (keep the parameters in float32; a ScaledStep takes them unless unscale_ is called), if no gradient was checked, or for options
+// out of range.
 class GradScaler {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
@@ -69,8 +89,9 @@ class GradScaler {
   // Divides the optimizer's gradients by the scale, in place, and looks for infinities and NaNs.
   void unscale_(::torch::optim::Optimizer& optimizer);
 
-  // Calls optimizer.step() unless an infinity or NaN was found. True: it was called.
-  bool step(::torch::optim::Optimizer& optimizer);
+  // Updates the parameters unless an infinity or NaN was found. A ScaledStep divides the gradients by the scale itself (after a skipped step
+  // they are still scaled); for any other optimizer this calls unscale_, where it was not called, and optimizer.step().
+  StepTaken step(::torch::optim::Optimizer& optimizer);
 
   void update();
   void update(double new_scale);
@@ -90,7 +111,10 @@ class GradScaler {
 
   void make_tensors(c10::Device device);
   void clear_optimizers();
-  void check_gradients(const ::torch::optim::Optimizer& optimizer) const;
+  void check_gradients(const ::torch::optim::Optimizer& optimizer, bool allow_half) const;
+  // Multiplies the gradients by `inverse`, in place, and looks for infinities: one scalar per device.
+  std::vector<::torch::Tensor> find_infinities(::torch::optim::Optimizer& optimizer, const ::torch::Tensor& inverse) const;
+  ::torch::Tensor sum_on_scale_device(const std::vector<::torch::Tensor>& found_inf) const;
 
   GradScalerOptions options_;
   ::torch::Tensor scale_, growth_tracker_;

@@ -8,11 +8,12 @@
 //   tonnage::label_module(*model);                 // once, after the model is on its device
 //   ...
 //   optimizer.step();
-//   tonnage::label_optimizer(optimizer, *model);   // after the first step: states exist from then on
+//   tonnage::label_optimizer(optimizer, *model);   // after the first step: states exist from then on. Not needed for the toolkit's own
+//                                                  // optimizers, which label theirs
 //   tonnage::mark_step();                          // after every step
 //
 // Only tensors with memory of their own on a CUDA device are labelled; others are passed over. Nothing is kept: the recorder
-// copies addresses and names. Threads: any. No call changes a tensor or waits for the device.
+// copies addresses and names. Threads: any. No call changes a tensor, waits for the device, or throws.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -49,7 +50,8 @@ void label_tensors(const std::vector<MemoryLabel>& labels);
 // Parameters and buffers of the module and all its children, by their names in it; gradients that exist already, too.
 void label_module(const ::torch::nn::Module& module);
 
-// States of torch::optim's optimizers (and of classes made from them), named after their parameter in `module`.
+// States of torch::optim's and the toolkit's optimizers (and of classes made from them), named after their parameter in `module`:
+// "layer1.0.conv1.weight.exp_avg".
 void label_optimizer(const ::torch::optim::Optimizer& optimizer, const ::torch::nn::Module& module);
 
 // An optimizer's step is over. Several calls without a backward pass between them count once.
