@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "torch/sequential_map.h"
+#include "torch/layer_places.h"
 
 namespace tonnage {
 namespace {
@@ -143,7 +143,7 @@ DynamicQuantizedLSTMImpl::DynamicQuantizedLSTMImpl(const nn::LSTM& trained) : op
 
 std::tuple<Tensor, DynamicQuantizedLSTMImpl::State> DynamicQuantizedLSTMImpl::forward(const Tensor& input, ::torch::optional<State> state) {
   check_inference(input, "DynamicQuantizedLSTM");
-  TORCH_CHECK(input.is_cpu(), "DynamicQuantizedLSTM: input is on ", input.device(), "; there is a kernel for the CPU only");
+  TORCH_CHECK(input.is_cpu(), "DynamicQuantizedLSTM: input is on ", input.device(), "; there is an int8 LSTM for the CPU only. Move the input, or keep torch::nn::LSTM on the device");
   TORCH_CHECK(input.dim() == 3 && input.size(2) == options_.input_size(), "DynamicQuantizedLSTM: input is ", input.sizes(),
               "; it must have three dimensions, the last ", options_.input_size());
   const int64_t batch = input.size(options_.batch_first() ? 0 : 1), directions = options_.bidirectional() ? 2 : 1;
@@ -161,12 +161,65 @@ std::tuple<Tensor, DynamicQuantizedLSTMImpl::State> DynamicQuantizedLSTMImpl::fo
   return {result->elements()[0].toTensor(), State(result->elements()[1].toTensor(), result->elements()[2].toTensor())};
 }
 
-nn::Sequential quantize_dynamic(const nn::Sequential& trained) {
-  return map_sequential(trained, [](const std::shared_ptr<nn::Module>& module) -> std::optional<nn::AnyModule> {
-    if (auto linear = std::dynamic_pointer_cast<nn::LinearImpl>(module)) return nn::AnyModule(DynamicQuantizedLinear(nn::Linear(linear)));
-    if (auto lstm = std::dynamic_pointer_cast<nn::LSTMImpl>(module)) return nn::AnyModule(DynamicQuantizedLSTM(nn::LSTM(lstm)));
-    return std::nullopt;
-  });
+namespace {
+
+using detail::Choice;
+using detail::choice_for;
+
+std::optional<Choice> cannot(const std::string& why) { return Choice{nullptr, why}; }
+
+std::optional<Choice> choose_dynamic(const std::string&, const std::shared_ptr<nn::Module>& module) {
+  if (auto choice = choice_for<nn::LinearImpl>(module, [](std::shared_ptr<nn::LinearImpl> linear) { return nn::AnyModule(DynamicQuantizedLinear(nn::Linear(linear))); })) {
+    const Tensor& weight = std::static_pointer_cast<nn::LinearImpl>(module)->weight;
+    if (choice->make && weight.scalar_type() != at::kFloat) return cannot(std::string("its weight is ") + c10::toString(weight.scalar_type()) + ", and only float can be quantized: call to(torch::kFloat) first");
+    return choice;
+  }
+  auto choice = choice_for<nn::LSTMImpl>(module, [](std::shared_ptr<nn::LSTMImpl> lstm) { return nn::AnyModule(DynamicQuantizedLSTM(nn::LSTM(lstm))); });
+  if (!choice || !choice->make) return choice;
+  const auto& lstm = static_cast<nn::LSTMImpl&>(*module);
+  const Tensor weight = module->named_parameters(/*recurse=*/false)["weight_ih_l0"];
+  if (weight.scalar_type() != at::kFloat) return cannot(std::string("its weights are ") + c10::toString(weight.scalar_type()) + ", and only float can be quantized: call to(torch::kFloat) first");
+  if (!weight.is_cpu()) return cannot("it is on " + weight.device().str() + ", and there is an int8 LSTM for the CPU only: move the model to the CPU first");
+  if (lstm.options.proj_size() != 0 || !lstm.options.bias()) return cannot("there is no int8 kernel for an LSTM with proj_size or without bias");
+  return choice;
+}
+
+// A new Sequential with some of the entries of `from` replaced; names are kept.
+nn::Sequential map_sequential(const nn::Sequential& from, const detail::Choose& choose, const char* who) {
+  std::vector<std::optional<nn::AnyModule>> others;
+  const auto names = from->named_children().keys();
+  for (auto& entry : *from) {
+    const std::string& name = names[others.size()];
+    const auto* replaceable = dynamic_cast<const Replaceable*>(entry.ptr().get());
+    const auto layer = replaceable && replaceable->substitute() ? replaceable->substitute() : entry.ptr();
+    const auto choice = choose(name, layer);
+    others.emplace_back();
+    if (!choice) {
+      const auto below = detail::chosen_below(*layer, choose);
+      TORCH_CHECK(below.empty(), who, ": entry ", name, " (", layer->name(), ") contains layers that a new Sequential cannot replace: ", name, ".", below.empty() ? "" : below[0],
+                  below.size() > 1 ? " and others" : "", ". Replace them in place with ", who, "_(*model)");
+      continue;
+    }
+    TORCH_CHECK(choice->make, who, ": entry ", name, " (", layer->name(), ") cannot be replaced: ", choice->why);
+    others.back() = choice->make();
+    others.back()->ptr()->train(entry.ptr()->is_training());
+  }
+  nn::Sequential to;
+  to->train(from->is_training());  // while it has no children: theirs stays as it is
+  size_t i = 0;
+  for (auto& entry : *from) {
+    to->push_back(names[i], others[i] ? *others[i] : entry);
+    i++;
+  }
+  return to;
+}
+
+}  // namespace
+
+nn::Sequential quantize_dynamic(const nn::Sequential& trained) { return map_sequential(trained, choose_dynamic, "quantize_dynamic"); }
+
+ReplacedLayers quantize_dynamic_(nn::Module& trained, const ReplaceOptions& options) {
+  return detail::replace_chosen(trained, choose_dynamic, options, "quantize_dynamic_");
 }
 
 // ---- quantization-aware training ----
@@ -228,9 +281,8 @@ void take_parameters(Layer& layer, From& from) {
 }
 
 template <class Options>
-void check_zero_padding(const Options& options) {
-  TORCH_CHECK(std::holds_alternative<::torch::enumtype::kZeros>(options.padding_mode()), "QatConv2d: only zero padding is supported");
-  TORCH_CHECK((std::holds_alternative<::torch::ExpandingArray<2>>(options.padding())), "QatConv2d: padding must be given as numbers");
+bool has_zero_padding(const Options& options) {
+  return std::holds_alternative<::torch::enumtype::kZeros>(options.padding_mode()) && std::holds_alternative<::torch::ExpandingArray<2>>(options.padding());
 }
 
 std::vector<int64_t> numbers(const ::torch::ExpandingArray<2>& array) { return {(*array)[0], (*array)[1]}; }
@@ -248,7 +300,7 @@ Tensor QatLinearImpl::forward(const Tensor& input) {
 
 QatConv2dImpl::QatConv2dImpl(const nn::Conv2d& layer)
     : options(layer->options.in_channels(), layer->options.out_channels(), layer->options.kernel_size()) {
-  check_zero_padding(layer->options);
+  TORCH_CHECK(has_zero_padding(layer->options), "QatConv2d: only zero padding that is given as numbers is supported. Leave this layer out");
   options.stride(layer->options.stride()).padding(layer->options.padding()).dilation(layer->options.dilation()).groups(layer->options.groups());
   take_parameters(*this, *layer);
   add_ranges(*this, weight.device());
@@ -294,7 +346,8 @@ QuantizedLayerImpl::QuantizedLayerImpl(const QatConv2d& layer) : convolution_(tr
 
 Tensor QuantizedLayerImpl::forward(const Tensor& input) {
   check_inference(input, "QuantizedLayer");
-  TORCH_CHECK(input.is_cpu(), "QuantizedLayer: input is on ", input.device(), "; there is a kernel for the CPU only");
+  TORCH_CHECK(input.is_cpu(), "QuantizedLayer: input is on ", input.device(), "; what convert() makes runs on the CPU only. Move the input, or on "
+              "CUDA use DynamicQuantizedLinear");
   // Training saw 7 bits: what lies above its range was cut off there, and uint8 would have room for it.
   const auto cut = [](const Tensor& t, double scale, int64_t zero) {
     return t.clamp(-static_cast<double>(zero) * scale, static_cast<double>(127 - zero) * scale);
@@ -305,20 +358,29 @@ Tensor QuantizedLayerImpl::forward(const Tensor& input) {
   return cut(result.toTensor().dequantize(), output_scale_, output_zero_);
 }
 
-nn::Sequential prepare_qat(const nn::Sequential& net) {
-  return map_sequential(net, [](const std::shared_ptr<nn::Module>& module) -> std::optional<nn::AnyModule> {
-    if (auto linear = std::dynamic_pointer_cast<nn::LinearImpl>(module)) return nn::AnyModule(QatLinear(nn::Linear(linear)));
-    if (auto conv = std::dynamic_pointer_cast<nn::Conv2dImpl>(module)) return nn::AnyModule(QatConv2d(nn::Conv2d(conv)));
-    return std::nullopt;
-  });
+namespace {
+
+std::optional<Choice> choose_qat(const std::string&, const std::shared_ptr<nn::Module>& module) {
+  if (auto choice = choice_for<nn::LinearImpl>(module, [](std::shared_ptr<nn::LinearImpl> linear) { return nn::AnyModule(QatLinear(nn::Linear(linear))); }))
+    return choice;
+  auto choice = choice_for<nn::Conv2dImpl>(module, [](std::shared_ptr<nn::Conv2dImpl> conv) { return nn::AnyModule(QatConv2d(nn::Conv2d(conv))); });
+  if (choice && choice->make && !has_zero_padding(static_cast<nn::Conv2dImpl&>(*module).options))
+    return cannot("only zero padding that is given as numbers is supported");
+  return choice;
 }
 
-nn::Sequential convert(const nn::Sequential& qat) {
-  return map_sequential(qat, [](const std::shared_ptr<nn::Module>& module) -> std::optional<nn::AnyModule> {
-    if (auto linear = std::dynamic_pointer_cast<QatLinearImpl>(module)) return nn::AnyModule(QuantizedLayer(QatLinear(linear)));
-    if (auto conv = std::dynamic_pointer_cast<QatConv2dImpl>(module)) return nn::AnyModule(QuantizedLayer(QatConv2d(conv)));
-    return std::nullopt;
-  });
+std::optional<Choice> choose_convert(const std::string&, const std::shared_ptr<nn::Module>& module) {
+  if (auto choice = choice_for<QatLinearImpl>(module, [](std::shared_ptr<QatLinearImpl> linear) { return nn::AnyModule(QuantizedLayer(QatLinear(linear))); }))
+    return choice;
+  return choice_for<QatConv2dImpl>(module, [](std::shared_ptr<QatConv2dImpl> conv) { return nn::AnyModule(QuantizedLayer(QatConv2d(conv))); });
 }
+
+}  // namespace
+
+nn::Sequential prepare_qat(const nn::Sequential& net) { return map_sequential(net, choose_qat, "prepare_qat"); }
+nn::Sequential convert(const nn::Sequential& qat) { return map_sequential(qat, choose_convert, "convert"); }
+
+ReplacedLayers prepare_qat_(nn::Module& net, const ReplaceOptions& options) { return detail::replace_chosen(net, choose_qat, options, "prepare_qat_"); }
+ReplacedLayers convert_(nn::Module& qat, const ReplaceOptions& options) { return detail::replace_chosen(qat, choose_convert, options, "convert_"); }
 
 }  // namespace tonnage

@@ -2,17 +2,24 @@
 //
 // Dynamic quantization: trained Linear and LSTM layers with int8 weights; inputs are quantized as they come.
 //
-//   tonnage::DynamicQuantizedLinear small(linear);            // a quarter of float's bytes
-//   torch::nn::Sequential fast = tonnage::quantize_dynamic(net);   // all Linear and LSTM layers in it
+//   tonnage::quantize_dynamic_(*net);                   // all Linear and LSTM layers of any model, in place
+//   tonnage::DynamicQuantizedLinear small(linear);      // one layer: a quarter of float's bytes
 //
 // Quantization-aware training (QAT): the layer computes with values rounded as int8 would round them, and learns to live with it.
 //
-//   torch::nn::Sequential qat = tonnage::prepare_qat(net);    // trains net's own parameters
+//   tonnage::prepare_qat_(*net);                        // Linear and Conv2d; they train net's own parameters
 //   ... train, on any device ...
-//   torch::nn::Sequential int8 = tonnage::convert(qat);       // for the CPU
+//   tonnage::convert_(*net);                            // for the CPU
 //
-// C++ modules hold their children in typed members, so layers inside other modules than Sequential are replaced by their owner: take
-// the layer classes themselves.
+// In place means: layers that are tonnage::Linear, tonnage::Conv2d or tonnage::LSTM (replaceable.h) where torch::nn's would stand, and
+// entries of a torch::nn::Sequential. A typed member of torch::nn::Linear calls the float layer whatever is registered in its place, so
+// these functions throw, with the names, and change nothing; ReplaceOptions has a filter, and leave_fixed for a list instead. A
+// torch::nn::Sequential may also be mapped to a new one, its own layers unchanged: quantize_dynamic(net), prepare_qat(net),
+// convert(qat).
+//
+// Devices: a dynamic Linear runs on the CPU and on CUDA, where its input is. A dynamic LSTM and what convert makes of QAT run on the
+// CPU only: libtorch has no int8 kernels of them for CUDA. An LSTM on CUDA is not replaced (that is an error, see above), and CUDA
+// inputs of such layers are refused. QAT itself trains on any device.
 //
 // Memory of weights, in bytes: a Linear of (out, in): out * in + 4 * out (scales) + 4 * out (bias), instead of 4 * out * in + 4 * out;
 // on CUDA both sizes are rounded up to 8 and 16. An LSTM alike. QAT adds to training what its fake quantization saves: one bool
@@ -21,8 +28,9 @@
 // Rounding: weights symmetric per output channel in [-127, 127]; inputs on the CPU affine per tensor in 7 bits (fbgemm's kernels
 // would saturate with 8 on older processors, and Python does the same), on CUDA symmetric per row in 8 bits.
 //
-// Errors: c10::Error for gradients asked of quantized layers, for types other than float, for an LSTM on CUDA or with proj_size, and
-// for converting a layer that never saw data. Shapes are those of the layers that are replaced.
+// Errors: c10::Error, with nothing changed, for gradients asked of quantized layers, for types other than float, for an LSTM with proj_size
+// or without bias, for layers that cannot be replaced where they are, and for converting a layer that never saw data. Shapes are those of
+// the layers that are replaced. Threads: one at a time. Owns: the int8 weights; QAT layers share the parameters of the layer.
 //
 // Source of the methods: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
 // CVPR 2018; the kernels are PyTorch's (torch.ao.quantization in Python), reached through the dispatcher.
@@ -38,6 +46,8 @@
 #include <cstdint>
 #include <tuple>
 #include <vector>
+
+#include "tonnage/torch/replaceable.h"
 
 namespace tonnage {
 
@@ -75,8 +85,11 @@ class DynamicQuantizedLSTMImpl : public ::torch::nn::Module {
 };
 TORCH_MODULE(DynamicQuantizedLSTM);
 
-// A new Sequential: Linear and LSTM replaced, all other modules the same objects (torch::nn has no Sequential inside another).
+// A new Sequential: Linear and LSTM replaced, all other modules the same objects. Error: one of those contains such layers.
 ::torch::nn::Sequential quantize_dynamic(const ::torch::nn::Sequential& trained);
+
+// All Linear and LSTM layers of `trained`, wherever they are. Layers that were replaced before count as what they are now.
+ReplacedLayers quantize_dynamic_(::torch::nn::Module& trained, const ReplaceOptions& options = {});
 
 // Rounds to int8 (or uint8) steps and back. An activation's range follows the data as a moving average, a weight's is that of its
 // present values. Gradients pass through where the value was inside the range (straight-through estimator).
@@ -142,5 +155,9 @@ TORCH_MODULE(QuantizedLayer);
 ::torch::nn::Sequential prepare_qat(const ::torch::nn::Sequential& net);
 // A new Sequential in which QAT layers are int8 layers.
 ::torch::nn::Sequential convert(const ::torch::nn::Sequential& qat);
+
+// In place, in any module. Parameters stay the same tensors when QAT begins, so an optimizer made before goes on with them.
+ReplacedLayers prepare_qat_(::torch::nn::Module& net, const ReplaceOptions& options = {});
+ReplacedLayers convert_(::torch::nn::Module& qat, const ReplaceOptions& options = {});
 
 }  // namespace tonnage
