@@ -19,6 +19,14 @@ void check(const LoraOptions& options, int64_t smaller_side, const char* layer) 
 // Shares the trained tensor's memory, without its history: the trained layer may be dropped or kept.
 Tensor frozen(const Tensor& trained) { return trained.detach(); }
 
+// The trained convolution with its parameters frozen; the trained layer's own still train.
+struct FrozenConv2dImpl : ::torch::nn::Conv2dImpl {
+  explicit FrozenConv2dImpl(const ::torch::nn::Conv2dImpl& trained) : ::torch::nn::Conv2dImpl(trained) {
+    weight = parameters_["weight"] = frozen(trained.weight);
+    if (trained.bias.defined()) bias = parameters_["bias"] = frozen(trained.bias);
+  }
+};
+
 Tensor uniform_start(c10::IntArrayRef shape, const Tensor& like) {
   Tensor a = at::empty(shape, like.options().requires_grad(false));
   ::torch::nn::init::kaiming_uniform_(a, std::sqrt(5.0));
@@ -81,9 +89,8 @@ LoraConv2dImpl::LoraConv2dImpl(const ::torch::nn::Conv2d& trained, LoraOptions l
   check(options, std::min(w.size(0), w.size(1) * w.size(2) * w.size(3)), "LoraConv2d");
   TORCH_CHECK(trained->options.groups() == 1, "LoraConv2d: groups is ", trained->options.groups(), "; only 1 is supported");
   TORCH_CHECK(std::holds_alternative<::torch::enumtype::kZeros>(trained->options.padding_mode()), "LoraConv2d: only zero padding is supported");
-  base = ::torch::nn::Conv2d(std::dynamic_pointer_cast<::torch::nn::Conv2dImpl>(trained->clone()));
-  register_module("base", base);
-  for (Tensor& p : base->parameters()) p.set_requires_grad(false);
+  std::shared_ptr<::torch::nn::Conv2dImpl> shared = std::make_shared<FrozenConv2dImpl>(*trained);
+  base = register_module("base", ::torch::nn::Conv2d(std::move(shared)));
   lora_a = register_parameter("lora_a", uniform_start({options.rank(), w.size(1), w.size(2), w.size(3)}, w));
   lora_b = register_parameter("lora_b", at::zeros({w.size(0), options.rank(), 1, 1}, w.options()));
 }

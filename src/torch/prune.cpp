@@ -91,9 +91,10 @@ void Pruner::two_of_four(::torch::nn::Module& module, const ParameterFilter& fil
 
 void Pruner::apply(bool masked_gradients) {
   ::torch::NoGradGuard no_grad;
-  for (Entry& e : entries_) {
+  for (const Entry& e : entries_)
     TORCH_CHECK(e.mask.device() == e.parameter.device(), "Pruner::apply: ", e.name, " has moved to ", e.parameter.device(), ", its mask is on ",
                 e.mask.device(), ". Move the model before pruning");
+  for (Entry& e : entries_) {
     e.parameter.mul_(e.mask);
     if (masked_gradients && e.parameter.grad().defined()) e.parameter.mutable_grad().mul_(e.mask);
   }

@@ -23,6 +23,9 @@ class Adapter : public SavedVariableHooks {
 
   void call_pack_hook(const Tensor& tensor) override {
     at::NoGradGuard no_grad;
+    sizes_ = tensor.sizes();
+    type_ = tensor.scalar_type();
+    device_ = tensor.device();
     packed_ = hooks_->pack(tensor);
     if (!packed_) packed_ = pack_unchanged(tensor);
   }
@@ -31,12 +34,19 @@ class Adapter : public SavedVariableHooks {
     at::NoGradGuard no_grad;
     Tensor tensor = packed_->unpack();
     TORCH_CHECK(tensor.defined(), "saved tensor hooks: unpack() returned an undefined tensor; it must give back what pack() got");
+    // A wrong one would be read as if it were right by the kernels of the backward pass.
+    TORCH_CHECK(tensor.sizes() == c10::IntArrayRef(sizes_) && tensor.scalar_type() == type_ && tensor.device() == device_,
+                "saved tensor hooks: unpack() returned a ", tensor.scalar_type(), " tensor ", tensor.sizes(), " on ", tensor.device(), "; pack() got ", type_,
+                " ", c10::IntArrayRef(sizes_), " on ", device_, ". It must give back what pack() got");
     return tensor;
   }
 
  private:
   std::shared_ptr<SavedTensorHooks> hooks_;  // also holds what the packed tensors refer to
   std::unique_ptr<PackedTensor> packed_;
+  at::DimVector sizes_;
+  c10::ScalarType type_ = c10::kFloat;
+  c10::Device device_ = c10::kCPU;
 };
 
 class ToolkitEngine : public Engine {

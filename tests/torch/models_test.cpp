@@ -114,6 +114,8 @@ TEST(Lora, EmbeddingAndConvolution) {
   tonnage::LoraConv2d update(conv, tonnage::LoraOptions(2).alpha(4));
   Tensor x = torch::randn({2, 4, 9, 9});
   EXPECT_TRUE(torch::equal(update->forward(x), conv->forward(x)));
+  EXPECT_EQ(update->base->weight.const_data_ptr(), conv->weight.const_data_ptr());  // no copy
+  EXPECT_TRUE(conv->weight.requires_grad() && !update->base->parameters()[0].requires_grad());
   { torch::NoGradGuard no_grad; update->lora_b.normal_(); }
   Tensor weight = conv->weight + 2 * torch::einsum("or,rckl->ockl", {update->lora_b.flatten(1), update->lora_a});
   EXPECT_TRUE(torch::allclose(update->forward(x), F::conv2d(x, weight, F::Conv2dFuncOptions().bias(conv->bias).stride(2).padding(1)), 1e-4, 1e-4));

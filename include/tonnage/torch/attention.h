@@ -13,7 +13,9 @@
 //   saved, in elements: (batch, heads, L + S, features) and, if causal, one (features, d) state per slice of 128 positions and head.
 //
 // Shapes: q (batch, heads, L, d), k (batch, heads, S, d), v (batch, heads, S, dv), output (batch, heads, L, dv); one device and
-// floating type. Errors: c10::Error for what does not fit, and for double backward of memory_efficient_attention.
+// floating type, on the CPU or CUDA. Errors: c10::Error for what does not fit, and for double backward of memory_efficient_attention.
+// Threads: any; the modules like torch::nn's, redraw() not during forward(). Owns: nothing but what the graph keeps; modules their
+// parameters.
 //
 // Sources of the methods: Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021; Dao et al., "FlashAttention",
 // NeurIPS 2022 (the backward pass); Choromanski et al., "Rethinking Attention with Performers", ICLR 2021 (FAVOR+).

@@ -11,6 +11,9 @@
 //   int64_t largest = tonnage::find_batch_size([&](int64_t n) { train_step(n); });
 //
 //   tonnage::run_or_degrade([&](const tonnage::Workload& w) { train_epoch(w); }, {.batch_size = 64, .resolution = 224});
+//
+// Threads: everything runs on the caller's, one call at a time per object. Owns: nothing; optimizer and scaler must outlive the
+// accumulator. Devices: any; caches are released on all CUDA devices that this process uses.
 #pragma once
 
 #include <torch/optim/optimizer.h>

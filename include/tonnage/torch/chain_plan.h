@@ -10,6 +10,7 @@
 // working memory, and the gradients that flow between layers. Not in it: the chain's input, parameters, their gradients, buffers.
 //
 // Errors: c10::Error (ValueError) if no plan fits; the message says the least that can. Nothing is changed then.
+// Threads: any; run_chain as checkpoint. Owns: costs and plans are plain values; layers hold their modules.
 //
 // Source of the method: the dynamic programme for heterogeneous chains of Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019,
 // Optimal checkpointing for heterogeneous chains. Sizes are rounded up to budget / kChainSlots, the only thing that can keep a plan

@@ -14,6 +14,9 @@
 // block (error up to the block's largest magnitude / 254). float16 and bfloat16 tensors are only compressed by kInt8.
 // int8: 8-bit values need finite numbers; an infinity or NaN in a block makes the whole block NaN (so a GradScaler still sees it).
 //
+// Devices: any; the packed form stays on the tensor's. Owns: the packed tensors, as long as the graph needs them. Threads: as
+// saved_tensor_hooks.h says; one object may serve several.
+//
 // Source of the method: block-wise quantisation as in Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization; for saved
 // activations Chen et al. 2021, ActNN (without its stochastic rounding).
 #pragma once

@@ -5,6 +5,7 @@
 //   tonnage::assert_on_device({{"images", x}, {"labels", y}}, torch::kCUDA);
 //
 // A device without an index (torch::kCUDA) accepts every index of its type. Undefined tensors are passed over.
+// Threads: any, while nobody moves the tensors. Owns: nothing.
 // Error: c10::Error that lists what is elsewhere (the first ten), with shapes, and how to move it. Nothing is moved.
 #pragma once
 

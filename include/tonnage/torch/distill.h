@@ -11,6 +11,8 @@
 // Memory: the gradient of the student's logits, in their type, is all that is kept for the backward pass: rows * classes elements.
 // The plain formula keeps four such tensors. `chunk_rows` rows are worked on at a time, in float: 4 * chunk_rows * classes * 4 bytes.
 //
+// Devices: any. Threads: any. Owns: the gradient that the graph keeps.
+//
 // Errors: c10::Error for shapes, types or devices that do not fit, temperature <= 0, alpha outside [0, 1], and for double backward.
 //
 // Source of the method: Hinton, Vinyals, Dean, "Distilling the Knowledge in a Neural Network", 2015.

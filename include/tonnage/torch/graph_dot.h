@@ -8,6 +8,7 @@
 // that it saved, each counted once; one that several nodes saved is counted at the first of them, and the others name it. Parameters
 // (and their views) are counted apart, as the graph does not make them. Saved tensors are kept as they are: memory and gradients are
 // the same as without. Nodes that were built before or by other threads are drawn without bytes.
+// Threads: it belongs to the one that made it. Owns: no tensor; `model` is only read in the call.
 // Errors: c10::Error if an output has no graph. See saved_tensor_hooks.h for processes with Python's engine.
 #pragma once
 

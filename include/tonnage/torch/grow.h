@@ -16,6 +16,8 @@
 // Memory: what has not been grown takes none: parameters, gradients, state, activations. While a fade is below 1, each fading
 // block saves one more tensor of its output's size.
 //
+// Threads: not while forward() runs. Owns: its blocks; widen and deepen give new layers and leave the old ones as they are.
+//
 // Errors: c10::Error, with nothing grown, for more blocks than there are, fades outside [0, 1], layers that do not fit.
 // Sources of the methods: Karras et al., "Progressive Growing of GANs", ICLR 2018; Chen, Goodfellow, Shlens, "Net2Net", ICLR 2016;
 // Gong et al., "Efficient Training of BERT by Progressively Stacking", ICML 2019.

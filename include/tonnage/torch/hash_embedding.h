@@ -11,7 +11,7 @@
 //
 // Shapes: ids int64 of any shape, in [0, count); output (ids..., width). Parameters: table (buckets, width), importance (count, hashes).
 // Errors: c10::Error for sizes below 1 and for ids of another type; ids out of range are found as at::embedding finds them.
-// Without own_weights any int64 is an id.
+// Without own_weights any int64 is an id. Devices: where the module was moved to; ids must be there too. Threads: like torch::nn's modules.
 //
 // Source of the method: Svenstrup, Hansen, Winther, "Hash Embeddings for Efficient Word Representations", NIPS 2017; the hash is
 // Dietzfelbinger et al.'s multiply-shift, 1997.

@@ -3,7 +3,8 @@
 //   tonnage::EmptyCacheSchedule schedule({.unused_fraction = 0.3});
 //   for (...) { train_step(); schedule.step(); tonnage::mark_step(); }      // mark_step: recorder.h
 //
-// Devices are CUDA devices; torch::kCUDA alone is the current one. Errors: c10::Error for another device.
+// Devices are CUDA devices; torch::kCUDA alone is the current one. Sizes are bytes. Errors: c10::Error for another device, or for
+// options that make no sense. Threads: any, a schedule one at a time; they act on the whole process. Owns: nothing.
 #pragma once
 
 #include <c10/core/Device.h>

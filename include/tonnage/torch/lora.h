@@ -7,6 +7,9 @@
 // Memory, in elements, of a Linear of (out, in) with rank r: gradient and optimizer state exist for r * (in + out) instead of
 // out * in. B starts at zero, so the layer starts with exactly the trained layer's outputs.
 //
+// Devices, types: the trained layer's. Owns: A and B; the trained weight's memory is shared with the layer that it came from, whose own
+// requires_grad stays as it is. Threads: like torch::nn's modules; merge() not during forward().
+//
 // Errors: c10::Error for a rank below 1, or above the smaller side of the weight. merge() and unmerge() while the layer is in that
 // state already do nothing; forward() of a merged layer that would need A's or B's gradient throws. Numbers: unmerge() restores the
 // weight up to rounding.

@@ -7,9 +7,10 @@
 // the same for gradients and optimizer state. Two more activations (of ri and ro channels) are saved in training.
 //
 // The result is the best approximation of that rank for Linear (truncated SVD, in the Frobenius norm), and for convolutions the
-// higher-order SVD's, which is within a factor sqrt(2) of the best Tucker-2. At full rank it is the layer itself up to rounding.
-// The new layers are trainable, on the trained layer's device and of its type (computed in float for half types); the trained layer is not changed. Errors: c10::Error for ranks out of range,
-// grouped or transposed convolutions, padding modes other than zeros.
+// higher-order SVD's, which is within a factor sqrt(2) of the best Tucker-2. At full rank it is the layer itself up to rounding. The
+// new layers own new parameters, trainable, on the trained layer's device and of its type (computed in float for half types); the
+// trained layer is not changed. Errors: c10::Error for ranks out of range, grouped or transposed convolutions, padding modes other than
+// zeros. Threads: any.
 //
 // Source of the methods: Denton et al., "Exploiting Linear Structure Within Convolutional Networks", NIPS 2014 (SVD); Kim et al.,
 // "Compression of Deep Convolutional Neural Networks for Fast and Low Power Mobile Applications", ICLR 2016 (Tucker-2).

@@ -16,7 +16,7 @@
 // they are on. Sizes are bytes in the allocator's blocks (CUDA: multiples of 512; CPU: as asked for). They add about a microsecond to an
 // operator. They use libtorch's reporting for its own profiler, so at most one of them can be on per thread, and no profiler.
 //
-// Errors: c10::Error if a profiler, or another of them, is on on this thread.
+// Errors: c10::Error if a profiler, or another of them, is on on this thread. Threads: made, used and ended on one. Owns: no tensor.
 #pragma once
 
 #include <c10/core/Device.h>

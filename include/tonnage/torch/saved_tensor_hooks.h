@@ -19,8 +19,9 @@
 // A tensor that is kept as it is and changed in place afterwards is an error in the backward pass, as without hooks; what pack()
 // copied is not affected by later changes.
 //
-// Errors: c10::Error if this process has Python's autograd engine (libtorch_python), whose own hooks are to be used there; if pack()
-// or unpack() throws, the exception comes out of the forward or backward call and the graph stays as it was.
+// Errors: c10::Error if unpack() returns another shape, type or device than pack() got; if this process has Python's autograd engine
+// (libtorch_python), whose own hooks are to be used there; if pack() or unpack() throws, the exception comes out of the forward or
+// backward call and the graph stays as it was.
 //
 // How: libtorch asks the autograd engine for default hooks at every save; the toolkit installs an engine that answers
 // (torch::autograd::set_default_engine_stub). Same idea as torch.autograd.graph.saved_tensors_hooks in Python.

@@ -13,6 +13,8 @@
 // Memory: a shared parameter exists once: parameter, gradient and optimizer state of the others are not there. A frozen parameter has
 // no gradient and no state, and what only its gradient would need is not saved in the forward pass.
 //
+// Devices, types: any. Threads: not while forward or backward passes run. Owns: modules own their parameters, as ever.
+//
 // Source of the method: Press and Wolf, "Using the Output Embedding to Improve Language Models", EACL 2017 (tied weights); Lan et al.,
 // "ALBERT", ICLR 2020 (shared layers).
 #pragma once
