@@ -18,6 +18,7 @@ constexpr uint64_t kMinBytesPerIteration = 64 << 10;
 constexpr size_t kManyIterations = 32;              // over so many, less proves as much
 constexpr uint64_t kMinBytesOverMany = 1 << 20;
 constexpr size_t kMinOccurrences = 4;  // of what is left behind now and then
+constexpr size_t kSurelyGraph = 24;    // tensors an iteration: nobody keeps so many one by one
 constexpr size_t kGraphPart = 5;       // a graph holds at least a fifth of what the forward pass makes
 constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph
 constexpr size_t kGraphKinds = 3;    // nor are equal ones: different sizes and stacks
@@ -375,7 +376,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   uint64_t graph_sum = 0;
   for (const uint64_t bytes : graph_old) graph_sum += bytes;
   // A few outputs that are kept are not a graph: that keeps much of what the forward pass makes.
-  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= kGraphKinds && graph_sum * kGraphPart >= forward_bytes;
+  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= kGraphKinds && (graph_sum * kGraphPart >= forward_bytes || median(graph_old_counts) >= kSurelyGraph);
   if (is_graph) {
     graph.bytes_per_iteration = graph.bytes_each = median(graph_old);
     graph.allocations_per_iteration = median(graph_old_counts);
