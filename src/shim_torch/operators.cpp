@@ -35,6 +35,7 @@ Special special_of(std::string_view name) {
       {"torchvision::nms", Special::kNms},
       {"aten::repeat_interleave", Special::kRepeatInterleave},
       {"aten::all", Special::kAll},
+      {"aten::equal", Special::kEqual},
       {"aten::fill_", Special::kFill},
       {"aten::topk", Special::kTopk},
       {"aten::argmax", Special::kChoice},

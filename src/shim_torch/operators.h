@@ -27,6 +27,7 @@ enum class Special : uint8_t {
   kNms,
   kRepeatInterleave,
   kAll,
+  kEqual,             // equal: its host code reads `all` of a comparison that the dispatcher does not see
   kTopk,              // indices of unknown values
   kChoice,            // argmax, multinomial: one index of unknown values
   kCompare,           // of one unknown number: taken as 1

@@ -119,7 +119,8 @@ void before_nonzero(ThreadState& thread, OpFrame& frame) {
     return;
   }
   int64_t count = -1;
-  for (const OpFrame& f : thread.frames) count = f.expected_count >= 0 ? f.expected_count : count;
+  for (const OpFrame& f : thread.frames)
+    if (f.expected_count >= 0 && f.info && f.info->special != Special::kEqual) count = f.expected_count;
   if (count < 0) count = assume(frame, self->numel());
   post(frame, packed_count(count, self->numel()));
 }
@@ -211,8 +212,9 @@ void before_scalar_read(ThreadState& thread, OpFrame& frame) {
   frame.read_size = static_cast<uint64_t>(self->element_size());
 }
 
-// A comparison with an unknown real number decides a branch when the host reads its result. The number is taken as 1, two
-// unknown ones as different; the result is kept, so that what follows from it is consistent, and a read of it is counted.
+// A comparison with an unknown real number decides a branch when the host reads its result. The number is taken as 1, or as -1
+// where it is compared with a negative one (a bound below zero is for numbers that are below zero, as a slope is); two unknown
+// ones as different. The result is kept, so that what follows from it is consistent, and a read of it is counted.
 void assume_comparison(OpFrame& frame) {
   const auto& inputs = frame.arguments;
   auto outputs = outputs_of(*frame.function, *frame.info);
@@ -235,6 +237,8 @@ void assume_comparison(OpFrame& frame) {
   };
   double left = 1, right = 1;
   const bool left_known = number(inputs[0], &left), right_known = number(inputs[1], &right);
+  if (!left_known && right_known && right < 0) left = -1;
+  if (!right_known && left_known && left < 0) right = -1;
   const bool same = inputs[1].isTensor() && self.is_same(inputs[1].toTensor());
   const std::string& name = frame.info->name;
   const bool both_unknown = !left_known && !right_known && !same;
@@ -325,6 +329,9 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
     case Special::kNms:
       if (compute_now(frame)) frame.expected_count = size_of_result(frame, 0, 0);
       break;
+    case Special::kEqual:
+      if (compute_now(frame)) frame.expected_count = frame.pending->results.at(0).toBool();
+      break;
     case Special::kRepeatInterleave:
       if (!frame.pending)
         if (const at::Tensor* repeats = tensor_argument(frame, 0)) frame.expected_count = assume(frame, repeats->numel());
@@ -348,12 +355,18 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
   }
 }
 
-void after_selection(ThreadState&, OpFrame& frame) {
+void after_selection(ThreadState& thread, OpFrame& frame) {
   auto outputs = outputs_of(*frame.function, *frame.info);
   if (frame.read_answered) bridge().content_forget(frame.read_address, frame.read_size);
   if (frame.info->special == Special::kAll && !frame.pending && outputs.size() == 1 && outputs[0].isTensor()) {
     const at::Tensor& t = outputs[0].toTensor();
-    if (t.defined() && plain_cuda(t) && t.numel() == 1) assumptions().add(address_of(t));
+    const OpFrame* equal = ancestor(thread, Special::kEqual);
+    if (t.defined() && plain_cuda(t) && t.numel() == 1) {
+      if (equal && equal->expected_count >= 0)
+        store(t, at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU)).fill_(equal->expected_count));
+      else
+        assumptions().add(address_of(t));
+    }
   }
   if (frame.info->special == Special::kTopk && !frame.pending) invent_indices(frame);
   if (frame.info->special == Special::kChoice && !frame.pending) invent_choice(frame);

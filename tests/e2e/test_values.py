@@ -48,3 +48,20 @@ def test_a_loss_that_is_unknown_does_not_end_the_training(run, tmp_path):
                       "print(steps, better)\n")
     done = run(PYTHON, script, gpu="h200")
     assert done.out.split() == ["10", "10"], done.err
+
+
+def test_checks_of_whole_tensors_are_answered_from_their_contents(run, tmp_path):
+    """torch.equal and the check inside istft; and a line search that stops at a slope above zero goes on."""
+    script = tmp_path / "checks.py"
+    script.write_text("import torch\n"
+                      "a, b = torch.arange(5).cuda(), torch.arange(1, 6).cuda()\n"
+                      "print(torch.equal(a, a.clone()), torch.equal(a, b))\n"
+                      "window = torch.hann_window(512, device='cuda')\n"
+                      "spectrum = torch.stft(torch.randn(2, 32000).cuda(), 512, 128, window=window, return_complex=True)\n"
+                      "print(torch.istft(spectrum, 512, 128, window=window, length=32000).shape[1])\n"
+                      "m = torch.nn.Linear(64, 64).cuda()\nx = torch.randn(4096, 64, device='cuda')\n"
+                      "o = torch.optim.LBFGS(m.parameters(), max_iter=5)\ncalls = 0\n"
+                      "def closure():\n    global calls\n    calls += 1\n    o.zero_grad()\n    loss = m(x).square().mean()\n    loss.backward()\n    return loss\n"
+                      "o.step(closure)\nprint(calls)\n")
+    done = run(PYTHON, script, gpu="h200")
+    assert done.out.split() == ["True", "False", "32000", "5"], done.err
