@@ -1,9 +1,10 @@
 // Peak memory and step time of the toolkit's techniques on one GPU, case by case.
 //
-//   bench_techniques [--filter TEXT] [--steps N] [--json FILE] [--list]
+//   bench_techniques [--filter TEXT] [--case "MODEL | TECHNIQUE | VARIANT"] [--steps N] [--json FILE] [--list]
 //
 // A case: 3 steps to warm up, then N steps whose peaks are the allocator's and whose time is the median of single steps, each waited
-// for. Kept: allocated bytes between steps. run_techniques.py runs this and the same steps in Python.
+// for. Kept: allocated bytes between steps. Before: what earlier cases of this process left. run_techniques.py runs this, a process a
+// case, and the same steps in Python.
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
 
@@ -21,7 +22,7 @@ namespace {
 
 struct Result {
   const bench::Case* c;
-  int64_t peak_allocated_bytes = 0, peak_reserved_bytes = 0, kept_bytes = 0;
+  int64_t peak_allocated_bytes = 0, peak_reserved_bytes = 0, kept_bytes = 0, before_bytes = 0;
   double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
   std::string error{};
 };
@@ -29,6 +30,7 @@ struct Result {
 Result measure(const bench::Case& c, int steps) {
   Result result{&c};
   try {
+    result.before_bytes = tonnage::memory_stats().allocated_bytes.all.current;
     bench::Step step = c.make();
     for (int i = 0; i < 3; i++) step.run();
     torch::cuda::synchronize();
@@ -70,10 +72,10 @@ std::string json_of(const std::vector<Result>& results, int steps) {
     const Result& r = results[i];
     char numbers[400];
     std::snprintf(numbers, sizeof numbers,
-                  "\"peak_allocated_bytes\": %lld, \"peak_reserved_bytes\": %lld, \"kept_bytes\": %lld, \"median_ms\": %.3f, \"fastest_ms\": %.3f, "
+                  "\"peak_allocated_bytes\": %lld, \"peak_reserved_bytes\": %lld, \"kept_bytes\": %lld, \"allocated_before_bytes\": %lld, \"median_ms\": %.3f, \"fastest_ms\": %.3f, "
                   "\"slowest_ms\": %.3f",
                   static_cast<long long>(r.peak_allocated_bytes), static_cast<long long>(r.peak_reserved_bytes), static_cast<long long>(r.kept_bytes),
-                  r.median_ms, r.fastest_ms, r.slowest_ms);
+                  static_cast<long long>(r.before_bytes), r.median_ms, r.fastest_ms, r.slowest_ms);
     out += std::string(i ? ",\n" : "\n") + "{\"model\": " + quoted(r.c->model) + ", \"technique\": " + quoted(r.c->technique) +
            ", \"variant\": " + quoted(r.c->variant) + ", " + (r.error.empty() ? numbers : "\"error\": " + quoted(r.error)) + "}";
   }
@@ -83,17 +85,18 @@ std::string json_of(const std::vector<Result>& results, int steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string filter, json;
+  std::string filter, json, only;
   int steps = 7;
   bool list = false;
   for (int i = 1; i < argc; i++) {
     const std::string option = argv[i];
     if (option == "--list") list = true;
     else if (option == "--filter" && i + 1 < argc) filter = argv[++i];
+    else if (option == "--case" && i + 1 < argc) only = argv[++i];
     else if (option == "--json" && i + 1 < argc) json = argv[++i];
     else if (option == "--steps" && i + 1 < argc && std::atoi(argv[i + 1]) > 0) steps = std::atoi(argv[++i]);
     else {
-      std::fprintf(stderr, "usage: bench_techniques [--filter TEXT] [--steps N] [--json FILE] [--list]\n");
+      std::fprintf(stderr, "usage: bench_techniques [--filter TEXT] [--case \"MODEL | TECHNIQUE | VARIANT\"] [--steps N] [--json FILE] [--list]\n");
       return 2;
     }
   }
@@ -108,8 +111,10 @@ int main(int argc, char** argv) {
   at::globalContext().setFloat32MatmulPrecision("high");  // TF32, as run_techniques.py sets it
   for (const bench::Case& c : cases) {
     if ((c.model + " " + c.technique + " " + c.variant).find(filter) == std::string::npos) continue;
+    const std::string name = c.model + " | " + c.technique + " | " + c.variant;
+    if (!only.empty() && name != only) continue;
     if (list) {
-      std::printf("%s | %s | %s\n", c.model.c_str(), c.technique.c_str(), c.variant.c_str());
+      std::printf("%s\n", name.c_str());
       continue;
     }
     results.push_back(measure(c, steps));
@@ -122,6 +127,10 @@ int main(int argc, char** argv) {
       std::printf("%s\n", r.error.c_str());
     std::fflush(stdout);
     c10::getDeviceAllocator(c10::kCUDA)->emptyCache();
+  }
+  if (!only.empty() && !list && results.empty()) {
+    std::fprintf(stderr, "bench_techniques: there is no case \"%s\" (see --list)\n", only.c_str());
+    return 2;
   }
   if (!json.empty() && !list) {
     std::ofstream file(json);

@@ -3,10 +3,10 @@
   python bench/techniques/run_techniques.py --binary build/bin/bench_techniques --json techniques.json
 
 The models, sizes, data and settings are those of model_cases.cpp, examples/cpp/gpt2.h and examples/cpp/resnet50.h. Only torch is
-needed. Without --binary only Python is measured. Rows without a Python twin have "-" there.
+needed. Without --binary only Python is measured. Rows without a Python twin have "-" there. Every case, in C++ and in Python, has a process
+of its own: nothing of another case is on the device, and cuBLAS and cuDNN start anew.
 """
 import argparse
-import gc
 import json
 import os
 import statistics
@@ -236,9 +236,7 @@ def cases():
 
 
 def measure(make, steps):
-    gc.collect()  # the case before: its modules and their hooks hold each other
-    torch.cuda.empty_cache()
-    left = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_allocated()
     try:
         step = make()
         for _ in range(3):
@@ -255,27 +253,46 @@ def measure(make, steps):
             "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
             "kept_bytes": torch.cuda.memory_allocated(),
-            "left_by_earlier_cases_bytes": left,
+            "allocated_before_bytes": before,
             "median_ms": statistics.median(times_ms),
             "fastest_ms": min(times_ms),
             "slowest_ms": max(times_ms),
         }
     except torch.OutOfMemoryError as error:
         return {"error": str(error)}
-    finally:
-        step = None
-        torch.cuda.empty_cache()
 
 
-def run_binary(binary, steps, filter_text):
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "cpp.json")
-        command = [binary, "--steps", str(steps), "--json", path, "--filter", filter_text]
+def one_case(name, steps, path):
+    torch.set_float32_matmul_precision("high")
+    result = measure(cases()[tuple(name.split(" | "))], steps)
+    with open(path, "w") as file:
+        json.dump(result, file)
+
+
+def run_python(key, steps, folder):
+    path = os.path.join(folder, "python.json")
+    subprocess.run([sys.executable, os.path.abspath(__file__), "--case", " | ".join(key), "--steps", str(steps), "--json", path], check=True)
+    with open(path) as file:
+        return json.load(file)
+
+
+class Binary:
+    """bench_techniques, with the torch that this Python has."""
+
+    def __init__(self, path):
         library = os.path.join(os.path.dirname(torch.__file__), "lib")
-        environment = dict(os.environ, LD_LIBRARY_PATH=library + os.pathsep + os.environ.get("LD_LIBRARY_PATH", ""))
-        subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+        self.path = path
+        self.environment = dict(os.environ, LD_LIBRARY_PATH=library + os.pathsep + os.environ.get("LD_LIBRARY_PATH", ""))
+
+    def cases(self):
+        listed = subprocess.run([self.path, "--list"], check=True, env=self.environment, capture_output=True, text=True).stdout
+        return [tuple(line.split(" | ")) for line in listed.splitlines()]
+
+    def run(self, key, steps, folder):
+        path = os.path.join(folder, "cpp.json")
+        subprocess.run([self.path, "--case", " | ".join(key), "--steps", str(steps), "--json", path], check=True, env=self.environment, stdout=subprocess.DEVNULL)
         with open(path) as file:
-            return {(c["model"], c["technique"], c["variant"]): c for c in json.load(file)["cases"]}
+            return json.load(file)["cases"][0]
 
 
 def cell(result, key, scale):
@@ -288,20 +305,29 @@ def main():
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--filter", default="", help="only rows that contain this text")
     parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--case", help=argparse.SUPPRESS)  # one Python case, for run_python
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("run_techniques.py: no CUDA device")
-    torch.set_float32_matmul_precision("high")
-    cpp = run_binary(args.binary, args.steps, args.filter) if args.binary else {}
-    python = {key: measure(make, args.steps) for key, make in cases().items() if args.filter in " ".join(key)}
-    rows = list(cpp) + [key for key in python if key not in cpp]
+    if args.case:
+        one_case(args.case, args.steps, args.json)
+        return
+    binary = Binary(args.binary) if args.binary else None
+    in_cpp, in_python = binary.cases() if binary else [], list(cases())
+    rows = [key for key in in_cpp + [key for key in in_python if key not in in_cpp] if args.filter in " ".join(key)]
+    cpp, python = {}, {}
     print(f"{'model':9} {'technique':22} {'variant':24} {'C++ MiB':>9} {'Python':>9} {'C++ ms':>8} {'Python':>8}")
     for key in rows:
-        c, p = cpp.get(key), python.get(key)
+        with tempfile.TemporaryDirectory() as folder:
+            c = cpp[key] = binary.run(key, args.steps, folder) if key in in_cpp else None
+            p = python[key] = run_python(key, args.steps, folder) if key in in_python else None
+        for result in (c, p):
+            if result and result.get("allocated_before_bytes", 0) != 0:
+                sys.exit(f"run_techniques.py: {key} did not start on an empty device: {result}")
         print(f"{key[0]:9} {key[1]:22} {key[2]:24} {cell(c, 'peak_allocated_bytes', 1 << 20):>9} {cell(p, 'peak_allocated_bytes', 1 << 20):>9} "
-              f"{cell(c, 'median_ms', 1):>8} {cell(p, 'median_ms', 1):>8}")
+              f"{cell(c, 'median_ms', 1):>8} {cell(p, 'median_ms', 1):>8}", flush=True)
     if args.json:
-        figures = ("peak_allocated_bytes", "peak_reserved_bytes", "kept_bytes", "left_by_earlier_cases_bytes", "median_ms", "fastest_ms", "slowest_ms", "error")
+        figures = ("peak_allocated_bytes", "peak_reserved_bytes", "kept_bytes", "allocated_before_bytes", "median_ms", "fastest_ms", "slowest_ms", "error")
         report = {
             "schema": 1,
             "gpu": torch.cuda.get_device_name(),
@@ -309,7 +335,7 @@ def main():
             "steps": args.steps,
             "rows": [
                 {"model": k[0], "technique": k[1], "variant": k[2]}
-                | {language: {f: r[f] for f in figures if f in r} if r else None for language, r in (("cpp", cpp.get(k)), ("python", python.get(k)))}
+                | {language: {f: r[f] for f in figures if f in r} if r else None for language, r in (("cpp", cpp[k]), ("python", python[k]))}
                 for k in rows
             ],
         }
