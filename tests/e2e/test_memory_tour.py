@@ -23,6 +23,9 @@ def test_tour(run, tmp_path, where):
     assert peak["run_chain with it"] < 0.6 * peak["plain"]
     assert peak["compressed to int8"] < 0.6 * peak["plain"]
     assert "made by aten::mean in training" in result.out
+    assert "LoRA trains: 72.50 KiB of 1.07 MiB" in result.out
+    assert "int8 in 2 layers takes: 280.12 KiB of 1.07 MiB" in result.out
+    assert "half of a growing stack took: 514.00 KiB of 1.00 MiB" in result.out
     assert "largest batch: 300" in result.out and "batch size 512 -> 256" in result.out
     assert graph.read_text().startswith("digraph autograd {") and "GeluBackward0" in graph.read_text()
     if where == "virtual":
