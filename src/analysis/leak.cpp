@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -272,6 +273,63 @@ void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t
     report.growth[found->second].older_bytes += a.block_bytes;
     ++report.growth[found->second].older_count;
   }
+  // A few are anything: parameters of that size, say, where recording only began late.
+  for (Growth& growth : report.growth) {
+    if (growth.older_bytes < growth.kept_bytes) growth.older_bytes = growth.older_count = 0;
+  }
+}
+
+// Lines that a forward pass leaves tensors behind at, in the same iterations.
+struct GraphParts {
+  std::map<LineKey, const LineSum*> lines;
+  uint64_t total_bytes = 0;
+};
+
+// The lines together, if they are what autograd saves of a pass, and not a few outputs that someone keeps.
+std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process, const GraphParts& parts, size_t every, size_t first_old, size_t end_old, uint64_t forward_bytes) {
+  std::vector<uint64_t> bytes(end_old), counts(end_old);
+  size_t kinds = 0, iterations = 0;
+  std::vector<std::pair<uint32_t, uint64_t>> stacks;
+  for (const auto& [key, sum] : parts.lines) {
+    kinds += sum->sizes.size() + sum->stacks.size();
+    for (size_t k = 0; k < end_old; ++k) {
+      bytes[k] += sum->bytes[k];
+      counts[k] += sum->counts[k];
+    }
+    for (const auto& [stack, of_stack] : sum->stacks) stacks.emplace_back(stack, of_stack);
+  }
+  std::vector<uint64_t> bytes_old, counts_old;
+  uint64_t all = 0;
+  for (size_t k = first_old; k < end_old; ++k) {
+    all += bytes[k];
+    if (every > 1 && bytes[k] == 0) continue;
+    bytes_old.push_back(bytes[k]);
+    counts_old.push_back(counts[k]);
+  }
+  for (const auto& [key, sum] : parts.lines)
+    iterations = std::max(iterations, static_cast<size_t>(std::count_if(sum->bytes.begin(), sum->bytes.end(), [](uint64_t of) { return of > 0; })));
+  const uint64_t tensors = median(counts_old);
+  // It keeps much of what the forward pass makes.
+  if (tensors < kGraphTensors || kinds < kGraphKinds || (all * kGraphPart < forward_bytes && tensors < kSurelyGraph)) return std::nullopt;
+  Growth graph;
+  graph.whole_graph = true;
+  graph.category = Category::kActivation;
+  graph.every = static_cast<uint32_t>(every);
+  graph.bytes_each = median(bytes_old);
+  graph.allocations_per_iteration = tensors;
+  graph.iterations = static_cast<uint32_t>(iterations);
+  graph.kept_bytes = parts.total_bytes;
+  graph.site = common_caller(timeline, stacks);
+  graph.trains_elsewhere = trains_from(timeline, process, graph.site.line);
+  std::vector<std::pair<uint64_t, Place>> by_bytes;
+  for (const auto& [key, sum] : parts.lines) {
+    if (graph.events.size() < 8) graph.events.insert(graph.events.end(), sum->events.begin(), sum->events.end());
+    by_bytes.emplace_back(sum->total_bytes, sum->site.line);
+  }
+  std::stable_sort(by_bytes.begin(), by_bytes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = 0; i < by_bytes.size() && i < 4; ++i) graph.lines.push_back(by_bytes[i].second);
+  if (!graph.site.line.known() && !by_bytes.empty()) graph.site.line = graph.site.user_line = by_bytes.front().second;
+  return graph;
 }
 
 GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
@@ -329,13 +387,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   const uint64_t net_growth = after.back() > after.front() ? after.back() - after.front() : 0;
   const std::map<LineKey, uint64_t> released = failed ? std::map<LineKey, uint64_t>{} : released_before(timeline, device, process, iterations.front().first_event, static_cast<uint32_t>(end_event), lines);
 
-  std::vector<std::pair<uint32_t, uint64_t>> graph_stacks;
-  std::map<LineKey, LineSum*> graph_lines;
-  Growth graph;
-  graph.whole_graph = true;
-  graph.category = Category::kActivation;
-  std::vector<uint64_t> graph_bytes(iterations.size()), graph_counts(iterations.size());
-  size_t graph_kinds = 0;
+  std::map<size_t, GraphParts> graphs;  // by how often they come
   std::vector<std::pair<LineKey, Growth>> singles;
   for (auto& [key, sum] : lines) {
     const Pattern pattern = pattern_of(sum.bytes, first_old, end_old);
@@ -360,52 +412,32 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     growth.category = std::max_element(sum.categories.begin(), sum.categories.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
     // Parts of a graph: made by the forward pass, of several kinds.
     growth.backward = sum.backward_bytes * 2 >= sum.total_bytes;
-    if (pattern.every == 1 && !growth.backward && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes)) {
-      graph_lines[key] = &sum;
-      graph_kinds += sum.sizes.size() + sum.stacks.size();
-      for (size_t k = 0; k < iterations.size(); ++k) {
-        graph_bytes[k] += sum.bytes[k];
-        graph_counts[k] += sum.counts[k];
-      }
-      for (const auto& [stack, bytes] : sum.stacks) graph_stacks.emplace_back(stack, bytes);
+    if (!growth.backward && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes)) {
+      GraphParts& parts = graphs[pattern.every];
+      parts.lines[key] = &sum;
+      parts.total_bytes += sum.total_bytes;
     }
     singles.emplace_back(key, std::move(growth));
   }
-  const std::vector<uint64_t> graph_old(graph_bytes.begin() + first_old, graph_bytes.begin() + static_cast<ptrdiff_t>(end_old));
-  const std::vector<uint64_t> graph_old_counts(graph_counts.begin() + first_old, graph_counts.begin() + static_cast<ptrdiff_t>(end_old));
-  uint64_t graph_sum = 0;
-  for (const uint64_t bytes : graph_old) graph_sum += bytes;
-  // A few outputs that are kept are not a graph: that keeps much of what the forward pass makes.
-  const bool is_graph = median(graph_old_counts) >= kGraphTensors && graph_kinds >= kGraphKinds && (graph_sum * kGraphPart >= forward_bytes || median(graph_old_counts) >= kSurelyGraph);
-  if (is_graph) {
-    graph.bytes_per_iteration = graph.bytes_each = median(graph_old);
-    graph.allocations_per_iteration = median(graph_old_counts);
-    graph.site = common_caller(timeline, graph_stacks);
-    graph.trains_elsewhere = trains_from(timeline, process, graph.site.line);
-    std::vector<std::pair<uint64_t, Place>> by_bytes;
-    for (const auto& [key, sum] : graph_lines) {
-      graph.kept_bytes += sum->total_bytes;
-      if (graph.events.size() < 8) graph.events.insert(graph.events.end(), sum->events.begin(), sum->events.end());
-      by_bytes.emplace_back(sum->total_bytes, sum->site.line);
+  std::set<LineKey> in_graph;
+  const auto largest = std::max_element(graphs.begin(), graphs.end(), [](const auto& a, const auto& b) { return a.second.total_bytes < b.second.total_bytes; });
+  if (largest != graphs.end()) {
+    if (auto graph = graph_of(timeline, process, largest->second, largest->first, first_old, end_old, forward_bytes)) {
+      for (const auto& [key, sum] : largest->second.lines) in_graph.insert(key);
+      // What a backward pass made that can be gone through again (create_graph) hangs on the same graph.
+      for (const auto& [key, growth] : singles) {
+        if (!growth.backward || growth.every != graph->every || growth.bytes_each > 4 * graph->bytes_each) continue;
+        in_graph.insert(key);
+        graph->kept_bytes += growth.kept_bytes;
+        graph->bytes_each += growth.bytes_each;
+        graph->allocations_per_iteration += growth.allocations_per_iteration;
+      }
+      graph->bytes_per_iteration = graph->bytes_each / graph->every;
+      report.growth.push_back(std::move(*graph));
     }
-    std::stable_sort(by_bytes.begin(), by_bytes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (size_t i = 0; i < by_bytes.size() && i < 4; ++i) graph.lines.push_back(by_bytes[i].second);
-    if (!graph.site.line.known() && !by_bytes.empty()) graph.site.line = graph.site.user_line = by_bytes.front().second;
-    // What a backward pass made that can be gone through again (create_graph) hangs on the same graph.
-    for (auto& [key, growth] : singles) {
-      if (!growth.backward || growth.every != 1 || growth.bytes_per_iteration > 4 * graph.bytes_per_iteration) continue;
-      graph_lines[key] = nullptr;
-      graph.kept_bytes += growth.kept_bytes;
-      graph.bytes_per_iteration += growth.bytes_per_iteration;
-      graph.allocations_per_iteration += growth.allocations_per_iteration;
-    }
-    graph.bytes_each = graph.bytes_per_iteration;
-    graph.iterations = static_cast<uint32_t>(std::count_if(graph_bytes.begin(), graph_bytes.end(), [](uint64_t bytes) { return bytes > 0; }));
-    report.growth.push_back(std::move(graph));
   }
   for (auto& [key, growth] : singles) {
-    if (is_graph && graph_lines.count(key) != 0) continue;
-    report.growth.push_back(std::move(growth));
+    if (in_graph.count(key) == 0) report.growth.push_back(std::move(growth));
   }
   std::erase_if(report.growth, [&](const Growth& growth) {
     const bool long_and_sure = iterations.size() >= kManyIterations && growth.kept_bytes >= kMinBytesOverMany;

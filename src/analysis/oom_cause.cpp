@@ -254,6 +254,9 @@ class Diagnosis {
       finding.evidence.push_back(evidence(fmt::format("{} of copies, made {}", size_text(copies), at(f_.weight_copies_site)), copies, f_.weight_copies_site));
       finding.advice.push_back(advice(fmt::format("Keep the copy on the host (torch.load with map_location=\"cpu\", .cpu()): {} are free", size_text(copies)), copies, "map_location=\"cpu\""));
     }
+    if (parameters > 0 && gradients >= 2 * parameters)
+      finding.advice.push_back(advice(fmt::format("Gradients are {:.1f} times the parameters: of a sharded model they are whole while FSDP's no_sync() accumulates. Without it (or with set_requires_gradient_sync) they are sharded in each micro-step: about {} less", share(gradients, parameters), size_text(gradients - parameters)),
+                                      gradients - parameters));
     state_advice(finding, state, gradients, parameters);
     gradient_advice(finding, gradients);
   }
@@ -433,10 +436,12 @@ Finding growth_finding(const Growth& growth, const GrowthReport& report, const T
     finding.advice.push_back(advice(fmt::format("Run the loop under torch.no_grad() or torch.inference_mode(): the {} would not be kept", size_text(growth.kept_bytes)), growth.kept_bytes, "with torch.inference_mode():"));
     finding.advice.push_back(advice("If gradients are wanted: .detach() or .item() on what is kept, and .cpu() if it is large; where losses of many batches are summed, backward() on each of them frees its graph at once"));
   } else if (growth.whole_graph) {
-    finding.title = "Every " + unit + " leaves a whole graph behind";
+    const std::string often = growth.every == 1 ? a_unit : fmt::format("every {} {}", nth(growth.every), unit);
+    finding.title = growth.every == 1 ? "Every " + unit + " leaves a whole graph behind" : fmt::format("Every {} {} leaves a whole graph behind", nth(growth.every), unit);
     finding.text = fmt::format("{} {} stay alive, about {} tensors: what autograd saved of a forward pass called {}. Something that is kept (a loss in a list or a running sum, an output, a hidden state) "
                                "still refers to the graph.",
-                               size_text(growth.bytes_per_iteration), a_unit, growth.allocations_per_iteration, at(growth.site));
+                               size_text(growth.bytes_each), often, growth.allocations_per_iteration, at(growth.site));
+    if (growth.every > 1) finding.advice.push_back(advice("If this is a validation: run it under torch.no_grad() or torch.inference_mode()", growth.kept_bytes, "with torch.inference_mode():"));
     finding.advice.push_back(advice(fmt::format("Keep numbers, not tensors: .item() (or .detach()) on what is collected {}; that frees {} {}", at(growth.site), size_text(growth.bytes_per_iteration), a_unit),
                                     growth.kept_bytes, "losses.append(loss.item())"));
     if (growth.trains_elsewhere && !report.saw_backward) {

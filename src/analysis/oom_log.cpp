@@ -391,6 +391,18 @@ class LogDiagnosis {
   std::vector<Finding> findings_;
 };
 
+// What looks like a great saving is a part of the model that is not trained any more.
+Finding untrained_checkpoint(const trace::Log& log) {
+  Finding finding;
+  finding.cause = Cause::kCheckpointInactive;
+  finding.title = "A checkpointed part of the model is not trained";
+  finding.text = "PyTorch warns that no input of torch.utils.checkpoint wants gradients: with use_reentrant=True nothing inside gets any. Memory that was measured so is no saving of checkpointing: no activations are kept because no backward pass comes.";
+  finding.confidence = 0.95;
+  finding.evidence.push_back({fmt::format("line {} of the log: None of the inputs have requires_grad=True. Gradients will be None", log.checkpoint_warning_line), std::nullopt, {}, {}, {}});
+  finding.advice.push_back({"Checkpoint without reentrance, or let the first input want gradients (x.requires_grad_(), model.enable_input_require_grads()); then measure again", std::nullopt, "use_reentrant=False"});
+  return finding;
+}
+
 }  // namespace
 
 LogFigures log_figures(const LogOom& oom) {
@@ -451,8 +463,10 @@ Explanation explain(const trace::Log& log, const ExplainOptions&) {
     failure.message = oom;
     out.failures.push_back(std::move(failure));
   }
+  if (log.checkpoint_warning_line > 0) out.findings.push_back(untrained_checkpoint(log));
   if (out.failures.empty()) {
     out.summary = fmt::format("No out-of-memory message was found in {} lines.", log.lines);
+    if (!out.findings.empty()) out.summary += " " + out.findings.front().text;
     return out;
   }
   // Harmless retries do not make the headline if there is a real failure.

@@ -104,7 +104,9 @@ std::vector<uint32_t> annotated_ends(const trace::Record& record, const Stacks& 
     // Two optimizers of one class are told apart by the lines that call them, where nearly every step has its line.
     const bool by_line = callers[end.name].size() >= 2 && with_line[end.name] * 10 >= all[end.name] * 9;
     if (by_line && end.caller.empty()) continue;
-    steps.by_name[record.string(end.name) + (by_line ? " " + end.caller : "")].push_back(end.event);
+    std::string name = record.string(end.name);
+    if (by_line) name.append(1, ' ').append(end.caller);
+    steps.by_name[std::move(name)].push_back(end.event);
   }
   return steps.choose();
 }

@@ -13,7 +13,7 @@
 namespace tonnage::report {
 
 inline constexpr size_t kSeriesPoints = 2000;
-inline constexpr size_t kMapMoments = 16;      // of one device; a moment that the reader clicks shows the nearest one's map
+inline constexpr size_t kMapMoments = 16;      // of one device; a moment that the reader clicks shows the nearest one's map, and says so
 inline constexpr size_t kMapBlocks = 6000;     // of one map; beyond it, small neighbours in the same state are drawn as one
 
 // Explanations of records and logs; several get a chooser. Cost: about one replay of the allocator's events for each map.

@@ -237,6 +237,7 @@ Result<Log> read_log(Input& input) {
     std::string line = clean(raw);
     const std::optional<uint64_t> rank = take_rank(line);
     const std::string previous = std::exchange(last, line);
+    if (log.checkpoint_warning_line == 0 && line.find("None of the inputs have requires_grad=True. Gradients will be None") != std::string::npos) log.checkpoint_warning_line = log.lines;
     if (!triggered(line)) {
       tracebacks.line(line, rank);
       continue;

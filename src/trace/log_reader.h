@@ -18,6 +18,8 @@ struct Log {
   uint64_t lines = 0;
   std::vector<LogOom> ooms;      // in the log's order
   std::vector<std::string> notes;
+  // PyTorch's warning that a checkpointed part has no input that wants gradients: nothing in it is trained. 0: not seen.
+  uint64_t checkpoint_warning_line = 0;
 };
 
 Result<Log> read_log(const std::string& path);  // "-": standard input

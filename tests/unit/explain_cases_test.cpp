@@ -111,6 +111,8 @@ TEST(PublicCases, Messages) {
            {"C39 ultralytics hub#297: the assigner", explain_log(v1("4.98 GiB", 0, "14.75 GiB", "12.11 GiB", "1.03 GiB", "12.29 GiB")), Cause::kActivations, {"One tensor of 4.98 GiB is 34 % of the card", "pairwise matrix"}},
            {"C41 EasyLM#36", explain_log("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 23.43G of 15.48G hbm. Exceeded hbm capacity by 7.95G.\n"), Cause::kCapacity,
             {"7.95 GiB have to go", "accumulation"}},
+           {"C45 pytorch#147449: the warning beside the saving",
+            explain_log("UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n  warnings.warn(\nmax memory 12.82 GB\n"), Cause::kCheckpointInactive, {"no saving", "use_reentrant=False"}},
            {"C51 webui#10836", explain_log(v1("8.09 GiB", 0, "15.99 GiB", "9.99 GiB", "4.50 GiB", "10.15 GiB")), Cause::kActivations, {"memory-efficient kernel"}},
            {"C53 pytorch#23138: contexts of the other ranks",
             explain_log(v4("512.00 MiB", 0, "15.78 GiB", "90.00 MiB", "Process 5101 has 725.00 MiB memory in use. Process 5102 has 725.00 MiB memory in use. Process 5103 has 725.00 MiB memory in use. Including non-PyTorch memory, this process has 13.56 GiB memory in use. ",
@@ -237,6 +239,13 @@ TEST(PublicCases, Histories) {
               p.fail(Phase::kForward, p.checkpointed, 20 * kMiB, 4 * kMiB);
             }),
             Cause::kCheckpointInactive, {"1.17 GiB", "torch.utils.checkpoint"}},
+           {"C45 pytorch#147449: checkpointing that saves nothing", history([](Program& p) {
+              p.add_parameters(10 * kMiB, 4);
+              p.train_step(1, 4, 12 * kMiB);
+              for (int i = 0; i < 60; ++i) p.make(Phase::kForward, p.checkpointed, 24 * kMiB, Category::kActivation);
+              p.fail(Phase::kForward, p.checkpointed, 24 * kMiB, 4 * kMiB);
+            }),
+            Cause::kCheckpointInactive, {"should have dropped", "use_reentrant"}},
            {"C47 peft#2196: adapters do not lower activations", history([](Program& p) {
               p.add_parameters(10 * kMiB, 9);
               p.make(Phase::kBackward, 0, 2 * kMiB, Category::kGradient);
@@ -251,6 +260,12 @@ TEST(PublicCases, Histories) {
               p.fail(Phase::kForward, p.forward, 40 * kMiB, 20 * kMiB);
             }),
             Cause::kModelState, {"adapters only (LoRA)", "2.34 GiB of gradients and optimizer state"}},
+           {"C55 tnt PR 1057: no_sync keeps whole gradients of a sharded model", history([](Program& p) {
+              p.add_parameters(10 * kMiB, 20);
+              for (int i = 0; i < 20; ++i) p.make(Phase::kBackward, 0, 160 * kMiB, Category::kGradient);  // 16 ranks
+              p.fail(Phase::kForward, p.forward, 40 * kMiB, 20 * kMiB);
+            }),
+            Cause::kModelState, {"16.0 times the parameters", "no_sync()", "2.93 GiB less"}},
            {"C69 deeplab-pytorch#74: workspaces of the autotuner", history([](Program& p) {
               p.add_parameters(10 * kMiB, 8);
               for (int i = 0; i < 3; ++i) p.make(Phase::kForward, p.forward, 400 * kMiB, Category::kWorkspace);

@@ -189,7 +189,7 @@
 
   function segmentMap(chart, pick) {
     const canvas = el("canvas", { class: "map", role: "img", "aria-label": "Segments of the caching allocator and the blocks in them" }), note = el("p", { class: "soft" });
-    let map = chart.maps[0], boxes = [];
+    let map = chart.maps[0], boxes = [], held = null;  // held: the event chosen in the timeline, which rarely is one that has a map
     function draw() {
       const width = canvas.parentNode ? canvas.parentNode.clientWidth : 1200, ratio = devicePixelRatio || 1, rowHeight = 16, gap = 4;
       const segments = [...map.segments].sort((a, b) => b.bytes - a.bytes);
@@ -227,7 +227,9 @@
         ctx.fillRect(bx, by, Math.max(bw - (bw > 3 ? 0.6 : 0), 0.4), rowHeight);
       }
       ctx.globalAlpha = 1;
-      note.textContent = `${map.segments.length} segments, ${size(map.reserved)} reserved: ${size(map.requested)} requested, ${size(map.rounding)} rounding, ${size(map.pending)} waiting for another stream, ` +
+      const apart = held === null ? 0 : map.event - held;
+      note.textContent = (apart ? `Not the moment held in the timeline (event ${held.toLocaleString("en-US")}) but the nearest with a map: event ${map.event.toLocaleString("en-US")}, ${Math.abs(apart).toLocaleString("en-US")} events ${apart < 0 ? "earlier" : "later"}. ` : `After event ${map.event.toLocaleString("en-US")}: `) +
+        `${map.segments.length} segments, ${size(map.reserved)} reserved: ${size(map.requested)} requested, ${size(map.rounding)} rounding, ${size(map.pending)} waiting for another stream, ` +
         `${size(map.cached)} in free segments, ${size(map.pinned)} in free pieces beside live blocks.` + (map.merged ? " Small neighbours in the same state are drawn as one." : "");
       draw.rowHeight = rowHeight;
     }
@@ -241,11 +243,11 @@
     });
     canvas.addEventListener("mouseleave", hideTip);
     chart.maps.forEach((entry, i) => pick.append(el("option", { value: i }, entry.label + (new Set(chart.maps.map(m => m.process)).size > 1 ? `, process ${entry.process}` : "") + ` (event ${entry.event.toLocaleString("en-US")})`)));
-    pick.addEventListener("change", () => { map = chart.maps[Number(pick.value)]; draw(); });
-    // The map nearest to a moment.
+    pick.addEventListener("change", () => { map = chart.maps[Number(pick.value)]; held = null; draw(); });
+    // The map nearest to a moment; the note says how far apart they are.
     function at(event) {
+      held = event;
       const nearest = chart.maps.reduce((best, entry, i) => Math.abs(entry.event - event) < Math.abs(chart.maps[best].event - event) ? i : best, 0);
-      if (chart.maps[nearest] === map) return;
       map = chart.maps[nearest];
       pick.value = nearest;
       if (canvas.isConnected) draw();
@@ -287,7 +289,7 @@
     }
     if (chart && chart.maps.length) {
       const pick = el("select", { "aria-label": "Moment of the segment map" }), map = segments = segmentMap(chart, pick);
-      nodes.push(el("h2", {}, "Segments"), el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above; pale: free; holding a moment in the timeline shows the nearest of these")), el("div", {}, map.nodes));
+      nodes.push(el("h2", {}, "Segments"), el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above; pale: free; holding a moment in the timeline shows the nearest of these and says which")), el("div", {}, map.nodes));
       redraws.push(map.draw);
     }
     if (device.largest.length) nodes.push(el("h2", {}, "Largest at the peak"), table([["each", 1], ["count", 1], ["together", 1], ["category"], ["name"], ["where"]],
