@@ -374,7 +374,9 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
   for (const Iteration& step : steps.iterations) {
     if (step.end_event <= facts.event) before.push_back(step);
   }
+  // Of a ring that was overwritten only the last steps are there, but their number tells how many there were.
   facts.steps_before = static_cast<uint32_t>(before.size());
+  if (timeline.record().history_truncated && !before.empty()) facts.steps_before = std::max(facts.steps_before, before.back().number);
   facts.failure.moment.step = timeline.steps().empty() ? 0 : before.empty() ? 1 : before.back().number + 1;
   if (before.size() < 2) return;
   std::vector<uint64_t> peaks;

@@ -250,12 +250,15 @@ void Builder::finish_events(bool truncated) {
   }
   if (annotations_.empty()) return;
   const int64_t start_us = static_cast<int64_t>(base_us_) + earliest_us_;
+  std::stable_sort(annotations_.begin(), annotations_.end(), earlier);
+  // A ring that was overwritten begins after many of them; those stay before its first event.
+  const auto first = std::find_if(annotations_.begin(), annotations_.end(), [&](const Event& annotation) { return static_cast<int64_t>(annotation.time_ns) >= start_us; });
   for (Event& annotation : annotations_)
     annotation.time_ns = static_cast<uint64_t>(std::max<int64_t>(0, static_cast<int64_t>(annotation.time_ns) - start_us)) * 1000;
-  std::stable_sort(annotations_.begin(), annotations_.end(), earlier);
   const auto middle = static_cast<ptrdiff_t>(events.size());
-  events.insert(events.end(), annotations_.begin(), annotations_.end());
+  events.insert(events.end(), first, annotations_.end());
   std::inplace_merge(events.begin(), events.begin() + middle, events.end(), earlier);
+  events.insert(events.begin(), annotations_.begin(), first);
 }
 
 Result<Record> Builder::finish(Value root, const std::string& source, bool truncated) {
