@@ -202,6 +202,23 @@ TEST(SnapshotReader, BlocksOlderThanTheHistory) {
   EXPECT_TRUE(has_note(*record, "2 allocations are older than the history"));
 }
 
+// A ring that was overwritten begins after annotations that are still there: they stay before its first event.
+TEST(SnapshotReader, AnnotationsOlderThanTheRing) {
+  const auto annotation = [](const char* stage, uint64_t time) {
+    return pickle_dict({{"stage", pickle_text(stage)}, {"name", pickle_text("Optimizer.step#Adam.step")}, {"device", pickle_number(0)}, {"time_us", pickle_number(time)}});
+  };
+  const std::string event = pickle_dict({{"action", pickle_text("alloc")}, {"addr", pickle_number(4096)}, {"size", pickle_number(64)}, {"time_us", pickle_number(300)}});
+  auto record = read_bytes(pickle_program(pickle_dict({{"device_traces", pickle_list({pickle_list({event})})},
+                                                       {"external_annotations", pickle_list({annotation("START", 100), annotation("END", 200), annotation("START", 400)})}})));
+  ASSERT_TRUE(record.has_value()) << record.error().text();
+  ASSERT_EQ(record->events.size(), 4u);
+  EXPECT_EQ(record->events[0].value, 0u);
+  EXPECT_EQ(record->events[1].kind, EventKind::kAnnotation);
+  EXPECT_EQ(record->events[1].value, 1u);
+  EXPECT_EQ(record->events[2].kind, EventKind::kAlloc);
+  EXPECT_EQ(record->events[3].kind, EventKind::kAnnotation);
+}
+
 TEST(SnapshotReader, UnknownActionsAreCounted) {
   const std::string event = pickle_dict({{"action", pickle_text("teleport")}, {"addr", pickle_number(1)}, {"size", pickle_number(64)}});
   auto record = read_bytes(pickle_program(pickle_dict({{"device_traces", pickle_list({pickle_list({event, event})})}})));
