@@ -216,8 +216,8 @@ class Inference {
     return a.requested_bytes == kCublasWorkspaceHopper && plausible;
   }
 
-  // cuBLAS keeps one workspace per handle (a thread has one) and stream, and never frees it: what is freed, and more of that size on one
-  // stream, are tensors that happen to be as large.
+  // cuBLAS keeps one workspace per handle (a thread has one) and stream, and never frees it. 32 MiB is a size that tensors have too: more
+  // of them on one stream than a program with a backward thread has handles are such tensors.
   void collect_workspaces() {
     constexpr uint32_t kHandles = 2;  // the program's thread and the one of the backward pass
     std::unordered_map<uint64_t, uint32_t> seen;
@@ -226,7 +226,7 @@ class Inference {
       const uint64_t stream = a.before_history ? 0 : event(a).stream;
       uint32_t& count = seen[(stream * 64 + a.process) * 64 + a.device];
       const bool stays = a.free_event == kNever || record_.events[a.free_event].kind == EventKind::kProcessEnd;
-      if (stays && count++ < kHandles) workspaces_.insert(&a - timeline_.allocations().data());
+      if (stays && (a.requested_bytes == kCublasWorkspace || count++ < kHandles)) workspaces_.insert(&a - timeline_.allocations().data());
     }
   }
   bool library_workspace(const Allocation& a) const { return workspaces_.count(&a - timeline_.allocations().data()) != 0; }

@@ -73,7 +73,7 @@ class Diagnosis {
     if (findings_.size() > 1 && findings_.front().cause == Cause::kFragmentation && !fragmentation_decides()) std::rotate(findings_.begin(), findings_.begin() + 1, findings_.begin() + 2);
     // Copies and scratch are the main reason only where activations are not more.
     if (const Cause first = findings_.front().cause; first == Cause::kAutocastCopies || first == Cause::kWorkspaces) {
-      const auto larger = std::find_if(findings_.begin(), findings_.end(), [&](const Finding& finding) { return finding.cause == Cause::kActivations && finding.bytes > findings_.front().bytes; });
+      const auto larger = std::find_if(findings_.begin(), findings_.end(), [&](const Finding& finding) { return finding.cause == Cause::kActivations && finding.bytes > (first == Cause::kAutocastCopies ? 2 : 1) * findings_.front().bytes; });  // copies are among the activations
       if (larger != findings_.end()) std::rotate(findings_.begin(), larger, larger + 1);
     }
     findings_.front().primary = true;
@@ -241,7 +241,9 @@ class Diagnosis {
   void model_state() {
     // A second copy of the weights is one line's doing; it counts where it matters.
     const uint64_t copies = share(f_.weight_copies_bytes, held_) >= 0.1 ? f_.weight_copies_bytes : 0;
-    if (f_.first_state || share(f_.static_bytes + copies, limit_) < kStateShare) return;
+    uint64_t grown = 0;  // gradients that are collected are no state of the model
+    for (const Growth& line : f_.growth.growth) grown += line.category == Category::kGradient ? line.kept_bytes : 0;
+    if (f_.first_state || share(f_.static_bytes - std::min(grown, f_.static_bytes) + copies, limit_) < kStateShare) return;
     const uint64_t parameters = f_.of(Category::kParameter) + f_.of(Category::kBuffer);
     const uint64_t gradients = f_.of(Category::kGradient), state = f_.of(Category::kOptimizerState);
     Finding& finding = add(Cause::kModelState, "The model's own state fills the memory", f_.static_bytes, 0.9);
@@ -309,7 +311,9 @@ class Diagnosis {
   void copies() {
     if (share(f_.copies_bytes, held_) < 0.1) return;
     Finding& finding = add(Cause::kAutocastCopies, "Copies in another type are a large part", f_.copies_bytes, 0.7);
-    finding.text = fmt::format("{} were made by conversions (aten::_to_copy), as autocast makes them of parameters and inputs.", size_text(f_.copies_bytes));
+    finding.text = f_.copies_by_size
+                       ? fmt::format("{} have half the parameters' sizes, one for each, and were made inside modules: copies that autocast makes of parameters and keeps until the end of its block.", size_text(f_.copies_bytes))
+                       : fmt::format("{} were made by conversions (aten::_to_copy), as autocast makes them of parameters and inputs.", size_text(f_.copies_bytes));
     finding.advice.push_back(advice("Keep the parameters themselves in the smaller type, so that autocast has nothing to convert", f_.copies_bytes));
   }
 

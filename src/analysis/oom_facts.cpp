@@ -228,6 +228,27 @@ void read_weight_copies(const Timeline& timeline, const std::vector<const Alloca
   }
 }
 
+// Without the operators' names autocast's copies are known by their number and size: half of a parameter's, as many as there are
+// parameters of it, and nearly all that the pass has made so far.
+void read_copies_by_size(const Timeline& timeline, const std::vector<const Allocation*>& live, OomFacts& facts) {
+  std::map<uint64_t, uint64_t> halves;  // size -> how many parameters are twice as large
+  for (const Allocation* a : live) {
+    if (a->category == Category::kParameter && a->requested_bytes >= (64 << 10)) ++halves[a->requested_bytes / 2];
+  }
+  uint64_t bytes = 0;
+  for (const Allocation* a : live) {
+    const StackFacts& stack = timeline.stacks()[a->stack];
+    if (a->before_history || timeline.record().events[a->alloc_event].op != record::kNoId || a->category != Category::kActivation || (!stack.in_module && !stack.in_functional)) continue;
+    const auto found = halves.find(a->requested_bytes);
+    if (found == halves.end() || found->second == 0) continue;
+    --found->second;
+    bytes += a->requested_bytes;
+  }
+  if (bytes * 5 < facts.of(Category::kActivation) * 4) return;
+  facts.copies_bytes = bytes;
+  facts.copies_by_size = bytes > 0;
+}
+
 void read_live(const Timeline& timeline, OomFacts& facts) {
   const Record& record = timeline.record();
   using Key = std::tuple<std::string, uint32_t, std::string>;
@@ -286,6 +307,7 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
   }
   facts.static_bytes = facts.of(Category::kParameter) + facts.of(Category::kBuffer) + facts.of(Category::kGradient) + facts.of(Category::kOptimizerState);
 
+  if (facts.copies_bytes == 0 && facts.phase == Phase::kForward) read_copies_by_size(timeline, live, facts);
   read_logits(timeline, live, facts);
   read_weight_copies(timeline, live, facts);
 

@@ -59,7 +59,8 @@ struct OomFacts {
   Site weight_copies_site;
   uint64_t checkpointed_bytes = 0; // live activations made inside a checkpointed function
   bool checkpoint_seen = false;
-  uint64_t copies_bytes = 0;       // casts of autocast (records only: needs operator names)
+  uint64_t copies_bytes = 0;       // casts of autocast
+  bool copies_by_size = false;     // without operator names: known by their sizes
   GrowthReport growth;
   // Earlier steps' peaks, to see whether this one is larger.
   uint64_t median_step_peak = 0;

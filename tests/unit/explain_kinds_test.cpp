@@ -224,6 +224,17 @@ TEST(ExplainKinds, LogitsOfAFirstStepWithoutANamedLoss) {
   EXPECT_STREQ(cause_of(q.explain()), "activations");
 }
 
+TEST(ExplainKinds, AutocastsCopiesWithoutOperatorNames) {
+  Program p = training(200);
+  const uint32_t linear = p.out.stack({{std::string(kTorch) + "nn/modules/linear.py", 134, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 90, "main"}});
+  for (int i = 0; i < 80; ++i) {
+    p.make(Phase::kForward, linear, 5 * kMiB, Category::kActivation);
+    p.make(Phase::kForward, linear, kMiB / 2, Category::kActivation);
+  }
+  p.fail(Phase::kForward, linear, 5 * kMiB, 2 * kMiB);
+  EXPECT_TRUE(has_cause(p.explain(), Cause::kAutocastCopies));
+}
+
 TEST(ExplainKinds, MomentumAndOnesOwnOptimizerMakeStateToo) {
   for (const char* file : {"optim/sgd.py", "optim/optimizer.py"}) {
     Program p = training(20);
