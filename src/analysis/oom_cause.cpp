@@ -114,7 +114,14 @@ class Diagnosis {
 
   bool fragmented() const {
     if (!f_.from_pytorch || request_ == 0) return false;
-    return f_.pieces.total_bytes >= request_ && f_.pieces.largest_bytes < request_;
+    if (f_.pieces.largest_bytes >= request_) return false;
+    return f_.pieces.total_bytes >= request_ || (f_.pieces.total_bytes * 2 >= request_ && f_.pieces.total_bytes + headroom() >= f_.wanted_bytes);
+  }
+
+  // What PyTorch could still have got from the driver: with the segments that the pieces hold it would have been enough.
+  uint64_t headroom() const {
+    const uint64_t reserved = f_.failure.reserved_bytes.value_or(0);
+    return f_.limit_bytes > reserved && !f_.failure.limit_is_estimate ? f_.limit_bytes - reserved : 0;
   }
 
   // Whether closing the holes would do: they are a good part of all, or hold the request several times, or the same step fitted before.
@@ -122,6 +129,7 @@ class Diagnosis {
     const uint64_t unused = f_.fragmentation.pinned + f_.fragmentation.cached;
     if (share(f_.growth.kept_bytes + f_.growth.older_bytes, held_) >= kKeptShare) return false;
     const bool fitted_before = f_.steps_before >= 2 && f_.largest_ratio > 0 && f_.largest_ratio < kLargeSampleRatio && f_.growth.growth.empty();
+    if (f_.pieces.total_bytes < request_) return fitted_before || share(unused, f_.fragmentation.reserved) >= 0.5;
     return share(unused, f_.fragmentation.reserved) >= kFragmentedSurely || unused >= 3 * request_ || fitted_before;
   }
 
@@ -133,9 +141,9 @@ class Diagnosis {
     Finding& finding = add(Cause::kFragmentation, "Enough memory is free, but not in one piece", unused, 0.95);
     finding.kind = FindingKind::kOutOfMemory;
     finding.text = fmt::format(
-        "{} of the {} that PyTorch has reserved are free, more than the {} that were asked for {}, but in {} pieces of which the largest is {}. "
+        "{} of the {} that PyTorch has reserved are free, {}more than the {} that were asked for {}, but in {} pieces of which the largest is {}. "
         "{} of {} segments are held by something small that lives on, so that they could not be given back.",
-        size_text(f_.pieces.total_bytes), size_text(reserved), size_text(request_), at(f_.site), f_.pieces.count, size_text(f_.pieces.largest_bytes),
+        size_text(f_.pieces.total_bytes), size_text(reserved), f_.pieces.total_bytes >= request_ ? "" : fmt::format("and {} outside of them: together ", size_text(headroom())), size_text(request_), at(f_.site), f_.pieces.count, size_text(f_.pieces.largest_bytes),
         f_.fragmentation.pinned_segments, f_.fragmentation.segments);
     finding.evidence.push_back(evidence(fmt::format("reserved {} = requested {} + rounding {} + waiting for streams {} + free segments {} + free pieces of segments in use {}",
                                                     size_text(reserved), size_text(f_.fragmentation.requested), size_text(f_.fragmentation.rounding),

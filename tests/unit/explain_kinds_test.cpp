@@ -290,6 +290,21 @@ TEST(ExplainKinds, AFewHolesAreNotTheReason) {
   EXPECT_TRUE(has_cause(explanation, Cause::kFragmentation));
 }
 
+// Small results pin the segments of large ones that are gone: with what the card had left, those would have been enough.
+TEST(ExplainKinds, SegmentsThatCouldNotBeGivenBack) {
+  Program p;
+  std::vector<uint64_t> large;
+  for (int i = 0; i < 40; ++i) {
+    large.push_back(p.make(Phase::kOther, p.load, 9 * kMiB));
+    p.make(Phase::kOther, p.forward, 8 * kMiB);
+  }
+  for (const uint64_t address : large) p.drop(Phase::kOther, address);
+  p.fail(Phase::kOther, p.load, 700 * kMiB, 500 * kMiB);
+  const Explanation explanation = p.explain();
+  EXPECT_STREQ(cause_of(explanation), "fragmentation") << explanation.summary;
+  EXPECT_NE(explanation.summary.find("500.0 MiB outside of them"), std::string::npos) << explanation.summary;
+}
+
 // --- Steps ---
 
 TEST(ExplainKinds, TwoOptimizersOfOneClass) {
