@@ -194,6 +194,7 @@ void find_replaced(const Timeline& timeline, int device, uint32_t process, const
     if (a.process == process && !a.before_history) last_event = a.alloc_event;
   }
   std::map<LineKey, Held> lines;
+  std::unordered_map<uint32_t, Held*> line_of_stack;
   std::map<uint32_t, uint64_t> lines_at_end;  // by stack
   for (const Allocation& a : timeline.allocations()) {
     if (a.device != device || a.process != process || a.before_history || stays_by_design(timeline, a)) continue;
@@ -204,8 +205,10 @@ void find_replaced(const Timeline& timeline, int device, uint32_t process, const
     const size_t to = a.free_event == kNever ? iterations.size() : iteration_of(iterations, a.free_event);  // not held at the end of this one
     const size_t until = to == SIZE_MAX ? iterations.size() : to;
     if (until <= from) continue;
-    const Site site = timeline.stacks().site(timeline.record().events[a.alloc_event]);
-    Held& held = lines[key_of(site)];
+    Held*& known_line = line_of_stack[a.stack];  // sites are texts: one for each stack, not for each allocation
+    const Site site = known_line ? Site{} : timeline.stacks().site(timeline.record().events[a.alloc_event]);
+    if (!known_line) known_line = &lines[key_of(site)];
+    Held& held = *known_line;
     if (held.change.empty()) {
       held.change.resize(iterations.size() + 1);
       held.site = site;
