@@ -24,19 +24,32 @@ function(tonnage_make_libtorch name root cuda_include)
   target_link_options(${name} INTERFACE -Wl,--allow-shlib-undefined)
 endfunction()
 
-# tonnage_torch_groups(TARGET): compiles the toolkit's sources in two groups: what looks at and saves memory, and the rest (models,
-# optimizers, data). Two cores take about as long for both.
-function(tonnage_torch_groups target)
-  set(memory_sources recorder optimizer_states saved_tensor_hooks ambient_state checkpoint device_allocator memory chain_plan chain_run memory_trace
+# tonnage_torch_split(MEMORY REST SOURCES…): the toolkit's sources in two groups: what looks at and saves memory, which needs nothing of
+# the rest, and the rest (models, optimizers, data). A group is compiled as one: the time goes into libtorch's headers.
+function(tonnage_torch_split memory rest)
+  set(memory_names recorder optimizer_states saved_tensor_hooks ambient_state checkpoint device_allocator memory chain_plan chain_run memory_trace
       memory_tables leak_detector device_check graph_dot offload compress precision grad_scaler batch housekeeping)
-  get_target_property(sources ${target} SOURCES)
-  foreach(source ${sources})
+  set(in_memory "")
+  set(in_rest "")
+  foreach(source ${ARGN})
     get_filename_component(name ${source} NAME_WE)
-    if(name IN_LIST memory_sources)
-      set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP memory)
+    if(name IN_LIST memory_names)
+      list(APPEND in_memory ${source})
     else()
-      set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP models)
+      list(APPEND in_rest ${source})
     endif()
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set(${memory} ${in_memory} PARENT_SCOPE)
+  set(${rest} ${in_rest} PARENT_SCOPE)
+endfunction()
+
+# tonnage_torch_library(NAME INCLUDE SOURCE_FOLDER SOURCES…): one group as a static library on tonnage_libtorch.
+function(tonnage_torch_library name include source_folder)
+  add_library(${name} STATIC ${ARGN})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} PUBLIC ${include} PRIVATE ${source_folder})
+  target_link_libraries(${name} PUBLIC tonnage_libtorch Threads::Threads ${CMAKE_DL_LIBS})
+  # RecordFunction has another layout without NDEBUG than in the libtorch that was released.
+  target_compile_definitions(${name} PRIVATE NDEBUG)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
 endfunction()

@@ -96,6 +96,10 @@ void AdafactorParamState::serialize(::torch::serialize::InputArchive& archive) {
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(Tensor, full);
 }
 
+std::vector<std::pair<std::string, Tensor>> AdafactorParamState::named_states() const {
+  return {{"row_var", row()}, {"col_var", column()}, {"variance", full()}};
+}
+
 Adafactor::Adafactor(const std::vector<::torch::optim::OptimizerParamGroup>& groups, AdafactorOptions defaults)
     : Optimizer(groups, std::make_unique<AdafactorOptions>(defaults)) {
   TORCH_CHECK(defaults.lr() >= 0, "Adafactor: lr is ", defaults.lr(), "; it must not be negative");

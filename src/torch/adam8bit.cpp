@@ -270,6 +270,10 @@ void Adam8bitParamState::serialize(::torch::serialize::InputArchive& archive) {
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(Tensor, exp_avg_sq_scale);
 }
 
+std::vector<std::pair<std::string, Tensor>> Adam8bitParamState::named_states() const {
+  return {{"exp_avg", exp_avg()}, {"exp_avg_sq", exp_avg_sq()}, {"exp_avg_scale", exp_avg_scale()}, {"exp_avg_sq_scale", exp_avg_sq_scale()}};
+}
+
 Adam8bit::Adam8bit(const std::vector<::torch::optim::OptimizerParamGroup>& groups, Adam8bitOptions defaults)
     : Optimizer(groups, std::make_unique<Adam8bitOptions>(defaults)) {
   const auto [beta1, beta2] = defaults.betas();

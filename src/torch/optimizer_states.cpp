@@ -6,8 +6,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "tonnage/torch/adafactor.h"
-#include "tonnage/torch/adam8bit.h"
+#include "tonnage/torch/recorder.h"
 
 namespace tonnage {
 
@@ -24,13 +23,8 @@ std::vector<std::pair<std::string, ::torch::Tensor>> state_tensors(const ::torch
     all = {{"square_avg", rmsprop->square_avg()}, {"momentum_buffer", rmsprop->momentum_buffer()}, {"grad_avg", rmsprop->grad_avg()}};
   else if (auto* adagrad = dynamic_cast<const AdagradParamState*>(&state))
     all = {{"sum", adagrad->sum()}};
-  else if (auto* adam8bit = dynamic_cast<const Adam8bitParamState*>(&state))
-    all = {{"exp_avg", adam8bit->exp_avg()},
-           {"exp_avg_sq", adam8bit->exp_avg_sq()},
-           {"exp_avg_scale", adam8bit->exp_avg_scale()},
-           {"exp_avg_sq_scale", adam8bit->exp_avg_sq_scale()}};
-  else if (auto* adafactor = dynamic_cast<const AdafactorParamState*>(&state))
-    all = {{"row_var", adafactor->row()}, {"col_var", adafactor->column()}, {"variance", adafactor->full()}};  // Python's names
+  else if (auto* named = dynamic_cast<const NamedStates*>(&state))
+    all = named->named_states();
   std::erase_if(all, [](const auto& named) { return !named.second.defined(); });
   return all;
 }

@@ -9,7 +9,7 @@
 
 namespace tonnage {
 
-// Empty for a class that is neither's. Undefined tensors are left out.
+// Empty for a class that is neither's and no NamedStates. Undefined tensors are left out.
 std::vector<std::pair<std::string, ::torch::Tensor>> state_tensors(const ::torch::optim::OptimizerParamState& state);
 
 // Tells the recorder, if there is one, what a state that was just made is for: "layer1.weight.exp_avg", if label_module has named the

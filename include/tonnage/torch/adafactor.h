@@ -19,6 +19,8 @@
 
 #include <vector>
 
+#include "tonnage/torch/recorder.h"
+
 namespace tonnage {
 
 struct AdafactorOptions : public ::torch::optim::OptimizerCloneableOptions<AdafactorOptions> {
@@ -38,13 +40,14 @@ struct AdafactorOptions : public ::torch::optim::OptimizerCloneableOptions<Adafa
 };
 
 // row (..., r, 1) and column (..., 1, c) for a parameter of two or more dimensions, else full.
-struct AdafactorParamState : public ::torch::optim::OptimizerCloneableParamState<AdafactorParamState> {
+struct AdafactorParamState : public ::torch::optim::OptimizerCloneableParamState<AdafactorParamState>, public NamedStates {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(::torch::Tensor, row);
   TORCH_ARG(::torch::Tensor, column);
   TORCH_ARG(::torch::Tensor, full);
 
  public:
+  std::vector<std::pair<std::string, ::torch::Tensor>> named_states() const override;  // with the names of Python's states
   void serialize(::torch::serialize::InputArchive& archive) override;
   void serialize(::torch::serialize::OutputArchive& archive) const override;
 };

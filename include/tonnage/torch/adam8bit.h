@@ -26,6 +26,8 @@
 #include <tuple>
 #include <vector>
 
+#include "tonnage/torch/recorder.h"
+
 namespace tonnage {
 
 struct Adam8bitOptions : public ::torch::optim::OptimizerCloneableOptions<Adam8bitOptions> {
@@ -47,7 +49,7 @@ struct Adam8bitOptions : public ::torch::optim::OptimizerCloneableOptions<Adam8b
 
 // exp_avg and exp_avg_sq: uint8 codes of shape (n), in the parameter's memory order, with their blocks' magnitudes (float, of shape
 // (ceil(n/256))) in the _scale tensors; or like the parameter, without _scale.
-struct Adam8bitParamState : public ::torch::optim::OptimizerCloneableParamState<Adam8bitParamState> {
+struct Adam8bitParamState : public ::torch::optim::OptimizerCloneableParamState<Adam8bitParamState>, public NamedStates {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(::torch::Tensor, exp_avg);
   TORCH_ARG(::torch::Tensor, exp_avg_sq);
@@ -55,6 +57,7 @@ struct Adam8bitParamState : public ::torch::optim::OptimizerCloneableParamState<
   TORCH_ARG(::torch::Tensor, exp_avg_sq_scale);
 
  public:
+  std::vector<std::pair<std::string, ::torch::Tensor>> named_states() const override;
   void serialize(::torch::serialize::InputArchive& archive) override;
   void serialize(::torch::serialize::OutputArchive& archive) const override;
 };

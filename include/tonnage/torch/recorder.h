@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tonnage {
@@ -50,9 +51,16 @@ void label_tensors(const std::vector<MemoryLabel>& labels);
 // Parameters and buffers of the module and all its children, by their names in it; gradients that exist already, too.
 void label_module(const ::torch::nn::Module& module);
 
-// States of torch::optim's and the toolkit's optimizers (and of classes made from them), named after their parameter in `module`:
+// States of torch::optim's and the toolkit's optimizers (and of classes made from them), and NamedStates; named after their parameter in `module`:
 // "layer1.0.conv1.weight.exp_avg".
 void label_optimizer(const ::torch::optim::Optimizer& optimizer, const ::torch::nn::Module& module);
+
+// What label_optimizer has to know about states of other classes: a state that is derived from this, too, says what its tensors are.
+class NamedStates {
+ public:
+  virtual ~NamedStates() = default;
+  virtual std::vector<std::pair<std::string, ::torch::Tensor>> named_states() const = 0;  // {"exp_avg", ...}; undefined ones are left out
+};
 
 // An optimizer's step is over. Several calls without a backward pass between them count once.
 void mark_step();
