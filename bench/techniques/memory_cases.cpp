@@ -173,6 +173,11 @@ void add(std::vector<Case>& cases, const char* model, const MakeParts& make) {
   add_case("offload", "with", [make] {
     return with_hooks(make, [](const Parts& parts) { return std::make_shared<OffloadHooks>(tonnage::OffloadOptions{.keep = {parts.data}}); });
   });
+  add_case("offload", "least memory", [make] {
+    return with_hooks(make, [](const Parts& parts) {
+      return std::make_shared<OffloadHooks>(tonnage::OffloadOptions{.in_flight_bytes = 0, .prefetch = 0, .keep = {parts.data}});
+    });
+  });
   add_case("compress", "bfloat16", [make] { return with_hooks_on_blocks(make, std::make_shared<CompressHooks>()); });
   add_case("compress", "int8", [make] {
     return with_hooks_on_blocks(make, std::make_shared<CompressHooks>(tonnage::CompressOptions{.format = CompressedFormat::kInt8}));

@@ -51,14 +51,14 @@ def _scaled_half(job, optimizer):
     return step
 
 
-def _accumulated(make, optimizer, parts):
-    """make(batch): a job of that batch size; the same data in every part, which costs the same."""
-    model, forward = make(parts)
+def _accumulated(job, optimizer, batch, parts):
+    model, forward = job
     o = optimizer(list(model.parameters()))
+    rows = batch // parts
 
     def step():
-        for _ in range(parts):
-            (forward() / parts).backward()
+        for i in range(parts):
+            (forward(slice(i * rows, (i + 1) * rows)) / parts).backward()
         o.step()
         o.zero_grad()
 
@@ -66,7 +66,7 @@ def _accumulated(make, optimizer, parts):
 
 
 def memory_cases(models):
-    """models: name -> (job, optimizer, blocks of a model, job of a batch divided by n). Cases as run_techniques.cases() has them."""
+    """models: name -> (job, optimizer, blocks of a model, batch size). Cases as run_techniques.cases() has them."""
     out = {}
 
     def checkpointed(job, optimizer, blocks):
@@ -78,11 +78,11 @@ def memory_cases(models):
         model, forward = job()
         return _step(model, optimizer, wrap(forward))
 
-    for name, (job, optimizer, blocks, divided) in models.items():
+    for name, (job, optimizer, blocks, batch) in models.items():
         out[name, "checkpoint", "without"] = lambda job=job, optimizer=optimizer: wrapped(job, optimizer, lambda f: f)
         out[name, "checkpoint", "every block"] = lambda job=job, optimizer=optimizer, blocks=blocks: checkpointed(job, optimizer, blocks)
         out[name, "offload", "with"] = lambda job=job, optimizer=optimizer: wrapped(job, optimizer, _offloaded)
         out[name, "autocast", "bfloat16"] = lambda job=job, optimizer=optimizer: wrapped(job, optimizer, _autocast)
         out[name, "autocast", "float16 and scaler"] = lambda job=job, optimizer=optimizer: _scaled_half(job(), optimizer)
-        out[name, "accumulate", "4 parts"] = lambda divided=divided, optimizer=optimizer: _accumulated(divided, optimizer, 4)
+        out[name, "accumulate", "4 parts"] = lambda job=job, optimizer=optimizer, batch=batch: _accumulated(job(), optimizer, batch, 4)
     return out

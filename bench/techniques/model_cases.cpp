@@ -199,9 +199,11 @@ void add_gpt2_models(std::vector<Case>& cases) {
       if (ours) {
         loss = tonnage::distillation_loss(student, teacher, labels, {.temperature = 2, .alpha = 0.5});
       } else {
-        Tensor log_teacher = torch::log_softmax(teacher / 2, -1);
-        Tensor kl = (log_teacher.exp() * (log_teacher - torch::log_softmax(student / 2, -1))).sum(-1).mean();
-        loss = 0.5 * 4 * kl + 0.5 * nn::functional::cross_entropy(student, labels);
+        namespace F = nn::functional;
+        const auto options = F::KLDivFuncOptions().reduction(torch::kBatchMean).log_target(true);
+        const auto softened = [](const Tensor& logits) { return F::log_softmax(logits / 2, -1); };  // the quotient goes when it returns
+        Tensor kl = F::kl_div(softened(student), softened(teacher), options);
+        loss = 0.5 * 4 * kl + 0.5 * F::cross_entropy(student, labels);
       }
       loss.backward();
     }};
@@ -214,7 +216,8 @@ void add_gpt2_models(std::vector<Case>& cases) {
     Tensor ids = random_ids({kGptBatch, kGptLength});
     return Step{[=]() mutable {
       optimizer->zero_grad();
-      module.forward<Tensor>(ids).square().mean().backward();
+      Tensor loss = module.forward<Tensor>(ids).square().mean();  // temporaries would live until after backward() in one statement
+      loss.backward();
       optimizer->step();
     }};
   };

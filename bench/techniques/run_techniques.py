@@ -112,19 +112,23 @@ class ResNet50(nn.Module):
         return F.cross_entropy(self.head(x.mean((2, 3))), labels)
 
 
-def gpt2(batch=GPT_BATCH, **options):
+ALL = slice(None)
+
+
+def gpt2(**options):
+    """The model, and its loss on rows of the batch."""
     torch.manual_seed(0)
     model = Gpt2(**options).to(DEVICE)
-    ids, targets = (torch.randint(0, 50257, (batch, GPT_LENGTH), device=DEVICE) for _ in range(2))
-    return model, lambda: model(ids, targets)
+    ids, targets = (torch.randint(0, 50257, (GPT_BATCH, GPT_LENGTH), device=DEVICE) for _ in range(2))
+    return model, lambda rows=ALL: model(ids[rows], targets[rows])
 
 
-def resnet50(batch=RESNET_BATCH):
+def resnet50():
     torch.manual_seed(0)
     model = ResNet50().to(DEVICE)
-    images = torch.randn(batch, 3, RESNET_SIZE, RESNET_SIZE, device=DEVICE)
-    labels = torch.randint(0, 1000, (batch,), device=DEVICE)
-    return model, lambda: model(images, labels)
+    images = torch.randn(RESNET_BATCH, 3, RESNET_SIZE, RESNET_SIZE, device=DEVICE)
+    labels = torch.randint(0, 1000, (RESNET_BATCH,), device=DEVICE)
+    return model, lambda rows=ALL: model(images[rows], labels[rows])
 
 
 def training(job, optimizer):
@@ -229,8 +233,8 @@ def cases():
     out["resnet50", "freeze", "all but the last stage"] = lambda: training(
         freeze(resnet50(), lambda n: n.startswith(("stages.3.", "head."))), sgd(fused=True))
     out |= memory_cases({
-        "gpt2": (gpt2, fused, lambda m: m.blocks, lambda parts: gpt2(batch=GPT_BATCH // parts)),
-        "resnet50": (resnet50, sgd(fused=True), lambda m: [b for s in m.stages for b in s], lambda parts: resnet50(batch=RESNET_BATCH // parts)),
+        "gpt2": (gpt2, fused, lambda m: m.blocks, GPT_BATCH),
+        "resnet50": (resnet50, sgd(fused=True), lambda m: [b for s in m.stages for b in s], RESNET_BATCH),
     })
     return out
 
