@@ -33,11 +33,11 @@ def test_installed_catalogue(prefix):
 
 
 def test_installed_toolkit_is_found(prefix, tmp_path):
-    """find_package(Tonnage) makes a target from the installed sources (that they compile, the tree's own build shows)."""
+    """find_package(Tonnage) makes a target from the installed sources (test_toolkit_package.py builds it)."""
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\nfind_package(Tonnage 0.1 REQUIRED)\n"
         "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE Tonnage::torch)\n"
-        "get_target_property(sources tonnage_torch SOURCES)\nmessage(STATUS \"sources: ${sources}\")\n")
+        "get_target_property(sources tonnage_torch_memory SOURCES)\nmessage(STATUS \"sources: ${sources}\")\n")
     (tmp_path / "main.cpp").write_text("int main() {}\n")
     torch_root = next(PYTHON.parent.parent.glob("lib/python3*/site-packages/torch"))
     configure = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"]
