@@ -1,5 +1,6 @@
 #include "vgpu/driver/code_memory.h"
 
+#include "vgpu/driver/host_layout.h"
 #include "vgpu/driver/module.h"
 #include "vgpu/driver/recording.h"
 #include "vgpu/image/resident.h"
@@ -9,7 +10,8 @@ namespace {
 
 constexpr uint64_t kPrintfBytes = 62ull << 20;  // when the first module that can print is loaded
 constexpr uint64_t kAssertBytes = 28ull << 20;  // when the first module with a device-side assertion is loaded
-constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule
+constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule; a context has room for one
+constexpr uint64_t kManyStreams = 35;            // with one more than these the driver takes a granule for itself
 constexpr uint64_t kDefaultStack = 1024;        // bytes of local memory per thread that every context has
 
 // A heap of the driver's own: grows by whole granules, gives nothing back.
@@ -20,6 +22,7 @@ struct DeviceMemory {
   image::ChunkPool code{image::kFirstCodeChunkFree};
   Heap data, streams;
   uint64_t idle_streams = 0;  // places of destroyed streams, used again
+  uint64_t made_streams = 0;  // places of streams, the one that every context has included
   bool has_printf = false, has_assert = false, prepared = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
 };
@@ -73,6 +76,7 @@ void prepare_context_memory(Device* device) {
   if (memory.prepared) return;
   memory.prepared = true;
   std::lock_guard memory_lock(driver()->memory_mutex);
+  lay_out_host_at_context(&driver()->high_regions);
   device->addresses->prepare_context();
 }
 
@@ -105,10 +109,13 @@ void charge_stream(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  if (memory.idle_streams > 0)
+  if (memory.idle_streams > 0) {
     memory.idle_streams--;
-  else
-    grow(device, &memory.streams, kStreamBytes, "streams");
+    return;
+  }
+  if (++memory.made_streams == 1) return;
+  if (memory.made_streams == kManyStreams + 1) take(device, kGranule, "streams");
+  grow(device, &memory.streams, kStreamBytes, "streams");
 }
 
 void refund_stream(Device* device) {
@@ -148,6 +155,7 @@ void make_resident(Function* function) {
   if (code && code->uses_assert && !memory.has_assert) {
     memory.has_assert = true;
     charge(device, kAssertBytes, "device-side assertions");
+    if (const uint64_t chunk = memory.code.take(image::kAssertCodeBytes)) take(device, chunk, "device-side assertions");
   }
   if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(info))) take(device, chunk, function->name);
   // More local memory per thread than ever before: the card sets it aside for all threads that can run at once.

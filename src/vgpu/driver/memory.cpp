@@ -6,6 +6,7 @@
 
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/recording.h"
+#include "vgpu/driver/pinned_memory.h"
 #include "vgpu/driver/small_memory.h"
 #include "vgpu/driver/state.h"
 
@@ -18,8 +19,14 @@ using record::DeviceMemoryKind;
 CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMemoryKind kind, void** out) {
   const size_t size = round_up(bytes, 4096);
   if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  void* memory = nullptr;
+  if (kind == DeviceMemoryKind::kHostPinned) {
+    memory = take_pinned(context->device, bytes);
+  } else {
+    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) memory = nullptr;
+  }
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.address = reinterpret_cast<uint64_t>(memory);
   allocation.requested_bytes = bytes;
@@ -38,7 +45,10 @@ CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMem
 
 void free_host(const Allocation& allocation) {
   record_host_free(allocation.address, allocation.requested_bytes, allocation.kind);
-  if (allocation.kind != DeviceMemoryKind::kHostRegistered) munmap(allocation.host, round_up(allocation.requested_bytes, 4096));
+  if (allocation.kind == DeviceMemoryKind::kHostPinned)
+    give_back_pinned(allocation.host);
+  else if (allocation.kind != DeviceMemoryKind::kHostRegistered)
+    munmap(allocation.host, round_up(allocation.requested_bytes, 4096));
 }
 
 CUmemorytype memory_type(const Allocation& allocation) {

@@ -1,3 +1,4 @@
+#include "vgpu/driver/host_layout.h"
 #include "vgpu/driver/state.h"
 
 #include <errno.h>
@@ -105,6 +106,7 @@ CUresult initialise() {
   pthread_atfork(nullptr, nullptr, in_forked_child);
   start_recording(state.get());
   g_driver.store(state.release(), std::memory_order_release);
+  lay_out_host_at_init();
   load_shim();
   return CUDA_SUCCESS;
 }

@@ -7,48 +7,62 @@
 namespace tonnage::vgpu {
 namespace {
 
-// One bit per 32 MiB of a 47-bit address space, in pages that are only touched where they are used.
 constexpr uint64_t kAddressBits = 47;
-constexpr uint64_t kWords = (1ull << kAddressBits) / kRegion / 64;
-std::atomic<std::atomic<uint64_t>*> g_used{nullptr};
+constexpr uint64_t kPage = 4096;
 
-std::atomic<uint64_t>* used_bits() {
-  std::atomic<uint64_t>* bits = g_used.load(std::memory_order_acquire);
-  if (bits) return bits;
-  void* memory = mmap(nullptr, kWords * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  auto* made = static_cast<std::atomic<uint64_t>*>(memory);
-  if (g_used.compare_exchange_strong(bits, made)) return made;
-  munmap(memory, kWords * 8);
-  return bits;
-}
-
-void mark(uint64_t address, uint64_t bytes, bool used) {
-  std::atomic<uint64_t>* bits = used_bits();
-  if (!bits) return;
-  for (uint64_t i = address / kRegion; i < (address + bytes) / kRegion && i / 64 < kWords; i++) {
-    if (used)
-      bits[i / 64].fetch_or(1ull << (i % 64));
-    else
-      bits[i / 64].fetch_and(~(1ull << (i % 64)));
+// One bit per unit of a 47-bit address space, in pages that are only touched where they are used.
+template <uint64_t kUnit>
+class AddressBits {
+ public:
+  bool test(uint64_t address) const {
+    const std::atomic<uint64_t>* bits = bits_.load(std::memory_order_acquire);
+    if (!bits || address >> kAddressBits) return false;
+    const uint64_t i = address / kUnit;
+    return (bits[i / 64].load(std::memory_order_relaxed) >> (i % 64)) & 1;
   }
-}
+  bool set(uint64_t address, uint64_t bytes, bool value) {
+    std::atomic<uint64_t>* bits = made();
+    if (!bits) return false;
+    for (uint64_t i = address / kUnit; i < (address + bytes) / kUnit && i / 64 < kWords; i++) {
+      if (value)
+        bits[i / 64].fetch_or(1ull << (i % 64));
+      else
+        bits[i / 64].fetch_and(~(1ull << (i % 64)));
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint64_t kWords = (1ull << kAddressBits) / kUnit / 64;
+  std::atomic<uint64_t>* made() {
+    std::atomic<uint64_t>* bits = bits_.load(std::memory_order_acquire);
+    if (bits) return bits;
+    void* memory = mmap(nullptr, kWords * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    auto* fresh = static_cast<std::atomic<uint64_t>*>(memory);
+    if (bits_.compare_exchange_strong(bits, fresh)) return fresh;
+    munmap(memory, kWords * 8);
+    return bits;
+  }
+  std::atomic<std::atomic<uint64_t>*> bits_{nullptr};
+};
+
+AddressBits<kRegion> g_regions;
+AddressBits<kGranule> g_host_memory;
 
 }  // namespace
 
-bool HostRegions::contains(uint64_t address) {
-  const std::atomic<uint64_t>* bits = g_used.load(std::memory_order_acquire);
-  if (!bits || address >> kAddressBits) return false;
-  const uint64_t i = address / kRegion;
-  return (bits[i / 64].load(std::memory_order_relaxed) >> (i % 64)) & 1;
-}
+bool HostRegions::contains(uint64_t address) { return g_regions.test(address) && !g_host_memory.test(address); }
+
+void HostRegions::set_host_memory(uint64_t address, uint64_t bytes, bool is_host) { g_host_memory.set(address, bytes, is_host); }
 
 uint64_t HostRegions::take(uint64_t bytes) {
   const uint64_t size = round_up(bytes, kRegion);
-  if (size < bytes || !used_bits()) return 0;
-  // As the real driver: a range longer by the alignment, of which the highest aligned part is kept. So a gap is used only if it
-  // is longer than the region by that much.
-  const uint64_t asked = size + kRegion;
+  if (size < bytes) return 0;
+  // As the real driver: a range longer by the alignment less a page, of which the highest aligned part is kept. So a gap is used
+  // only if it is longer than the region by that much; and the kernel, which aligns whole multiples of huge pages and then
+  // passes by gaps that just fit, takes the highest.
+  const uint64_t asked = size + kRegion - kPage;
   void* memory = mmap(reinterpret_cast<void*>(hint_), asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return 0;
   const uint64_t start = reinterpret_cast<uint64_t>(memory), end = start + asked;
@@ -60,12 +74,15 @@ uint64_t HostRegions::take(uint64_t bytes) {
     return 0;
   }
   if (hint_) hint_ = kept + size;
-  mark(kept, size, true);
+  if (!g_regions.set(kept, size, true)) {
+    munmap(reinterpret_cast<void*>(kept), size);
+    return 0;
+  }
   return kept;
 }
 
 void HostRegions::give_back(uint64_t address, uint64_t bytes) {
-  mark(address, bytes, false);
+  g_regions.set(address, bytes, false);
   munmap(reinterpret_cast<void*>(address), bytes);
 }
 

@@ -37,8 +37,11 @@ class HostRegions : public RegionSource {
   uint64_t take(uint64_t bytes) override;
   void give_back(uint64_t address, uint64_t bytes) override;
 
-  // Whether an address belongs to a region of any source of this process. Lock-free.
+  // Whether an address is device memory: it belongs to a region of any source of this process and is not host memory that was
+  // placed there. Lock-free.
   static bool contains(uint64_t address);
+  // Granules of a region that hold pinned host memory, from now on or no longer.
+  static void set_host_memory(uint64_t address, uint64_t bytes, bool is_host);
 
  private:
   uint64_t hint_;

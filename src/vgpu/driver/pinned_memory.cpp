@@ -1,0 +1,131 @@
+#include "vgpu/driver/pinned_memory.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+namespace tonnage::vgpu {
+namespace {
+
+constexpr uint64_t kLargestShared = 1ull << 20;
+constexpr uint64_t kUnit = 512;
+
+// Granules of host memory: a range of its own, or a block that small pieces share.
+struct Granules {
+  Device* device = nullptr;
+  uint64_t bytes = 0;
+  bool shared = false;
+  std::map<uint64_t, uint64_t> gaps;   // shared: address -> bytes
+  std::map<uint64_t, uint64_t> pieces; // shared: address -> bytes
+};
+
+struct Pinned {
+  std::mutex mutex;  // taken before Driver::memory_mutex
+  std::map<uint64_t, Granules> all;  // by address
+};
+Pinned& pinned() {
+  static Pinned& instance = *new Pinned;
+  return instance;
+}
+
+uint64_t map_granules(Device* device, uint64_t bytes) {
+  Driver* state = driver();
+  std::lock_guard lock(state->memory_mutex);
+  const uint64_t address = device->addresses->allocate(bytes);
+  if (address == 0) return 0;
+  void* memory = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (memory == MAP_FAILED) {
+    device->addresses->release(address);
+    return 0;
+  }
+  HostRegions::set_host_memory(address, bytes, true);
+  return address;
+}
+
+void unmap_granules(uint64_t address, const Granules& granules) {
+  Driver* state = driver();
+  std::lock_guard lock(state->memory_mutex);
+  // Back to address space that faults; the region may go back to the host with it.
+  mmap(reinterpret_cast<void*>(address), granules.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  HostRegions::set_host_memory(address, granules.bytes, false);
+  granules.device->addresses->release(address);
+}
+
+void* take_shared(Pinned& state, Device* device, uint64_t bytes) {
+  Granules* best = nullptr;
+  std::map<uint64_t, uint64_t>::iterator gap;
+  for (auto& [address, granules] : state.all) {
+    if (!granules.shared || granules.device != device) continue;
+    for (auto it = granules.gaps.begin(); it != granules.gaps.end(); ++it) {
+      if (it->second < bytes || (best && it->second >= gap->second)) continue;
+      best = &granules;
+      gap = it;
+    }
+  }
+  if (!best) {
+    const uint64_t address = map_granules(device, kGranule);
+    if (address == 0) return nullptr;
+    best = &state.all[address];
+    *best = {device, kGranule, true, {{address, kGranule}}, {}};
+    gap = best->gaps.begin();
+  }
+  const auto [address, room] = *gap;
+  best->gaps.erase(gap);
+  if (room > bytes) best->gaps[address + bytes] = room - bytes;
+  best->pieces[address] = bytes;
+  return reinterpret_cast<void*>(address);
+}
+
+}  // namespace
+
+void* take_pinned(Device* device, size_t bytes) {
+  Pinned& state = pinned();
+  std::lock_guard lock(state.mutex);
+  if (bytes <= kLargestShared) {
+    void* memory = take_shared(state, device, round_up(bytes, kUnit));
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+  }
+  const uint64_t size = round_up(bytes, kGranule);
+  if (size < bytes) return nullptr;
+  const uint64_t address = map_granules(device, size);
+  if (address) state.all[address] = {device, size, false, {}, {}};
+  return reinterpret_cast<void*>(address);
+}
+
+void give_back_pinned(void* memory) {
+  const auto address = reinterpret_cast<uint64_t>(memory);
+  Pinned& state = pinned();
+  std::lock_guard lock(state.mutex);
+  auto it = state.all.upper_bound(address);
+  if (it == state.all.begin()) return;
+  --it;
+  Granules& granules = it->second;
+  if (granules.shared) {
+    const auto piece = granules.pieces.find(address);
+    if (piece == granules.pieces.end()) return;
+    uint64_t start = address, bytes = piece->second;
+    granules.pieces.erase(piece);
+    auto next = granules.gaps.lower_bound(start);
+    if (next != granules.gaps.end() && start + bytes == next->first) {
+      bytes += next->second;
+      next = granules.gaps.erase(next);
+    }
+    if (next != granules.gaps.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == start) {
+        start = before->first;
+        bytes += before->second;
+        granules.gaps.erase(before);
+      }
+    }
+    granules.gaps[start] = bytes;
+    if (!granules.pieces.empty()) return;
+  } else if (it->first != address) {
+    return;
+  }
+  unmap_granules(it->first, granules);
+  state.all.erase(it);
+}
+
+}  // namespace tonnage::vgpu
