@@ -87,6 +87,15 @@ def test_it_takes_find_package_torch(prefix, tmp_path, nvcc):
     assert f"{prefix}/share/tonnage/toolkit_src" in ninja and "libtorch.so" in ninja
 
 
+def test_an_old_libtorch_is_told(prefix, tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(LISTS)
+    (tmp_path / "main.cpp").write_text(MAIN)
+    (tmp_path / "old/lib").mkdir(parents=True)
+    (tmp_path / "old/lib/libtorch.so").touch()
+    result = run_plain(["cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTONNAGE_TORCH_ROOT={tmp_path}/old"])
+    assert result.code != 0 and "too old for the toolkit" in " ".join(result.err.split())
+
+
 def test_headers_name_their_own_needs(prefix):
     """Every installed header includes what it uses: nothing of the sources' own folder."""
     for header in sorted((prefix / "include/tonnage/torch").glob("*.h")):
