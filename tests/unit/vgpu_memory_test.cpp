@@ -139,6 +139,52 @@ TEST_F(MemoryTest, PointersSayWhatTheyAre) {
   CU_OK(CU(cuMemFree_v2)(device));
 }
 
+// Small pieces of pinned memory share blocks of 2 MiB: the sequence that an H200 answered, each piece at the same offset of the
+// same block.
+TEST_F(MemoryTest, PinnedMemoryIsPlacedAsOnARealCard) {
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/addresses/h200-pinned.txt");
+  ASSERT_TRUE(file);
+  constexpr uint64_t kBlock = 2 * kMiB;
+  std::map<uint64_t, uint64_t> blocks;          // the card's -> ours
+  std::map<uint64_t, void*> host;               // by the card's address
+  std::vector<CUdeviceptr> device;
+  std::string line;
+  int compared = 0;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string kind, result, address;
+    uint64_t size = 0, flags = 0;
+    words >> kind;
+    if (kind == "dev") {
+      words >> size;
+      CUdeviceptr p = 0;
+      CU_OK(CU(cuMemAlloc_v2)(&p, size));
+      device.push_back(p);
+    } else if (kind == "host") {
+      words >> size >> flags >> result >> address;
+      const uint64_t real = std::stoull(address, nullptr, 16);
+      void* p = nullptr;
+      CU_OK(CU(cuMemHostAlloc)(&p, size, static_cast<unsigned>(flags)));
+      std::memset(p, 1, size);
+      host[real] = p;
+      const auto ours = reinterpret_cast<uint64_t>(p);
+      EXPECT_EQ(ours % kBlock, real % kBlock) << line;
+      if (size > kMiB) continue;
+      const auto known = blocks.emplace(real / kBlock, ours / kBlock).first;
+      EXPECT_EQ(known->second, ours / kBlock) << line;
+      compared++;
+    } else if (kind == "freehost") {
+      words >> result >> address;
+      const uint64_t real = std::stoull(address, nullptr, 16);
+      CU_OK(CU(cuMemFreeHost)(host.at(real)));
+      host.erase(real);
+    }
+  }
+  EXPECT_GT(compared, 70);
+  for (auto& [real, p] : host) CU_OK(CU(cuMemFreeHost)(p));
+  for (CUdeviceptr p : device) CU_OK(CU(cuMemFree_v2)(p));
+}
+
 TEST_F(MemoryTest, CopiesCarryWhatIsKnown) {
   CUdeviceptr a = 0, b = 0;
   CU_OK(CU(cuMemAlloc_v2)(&a, kMiB));
