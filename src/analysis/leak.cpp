@@ -4,9 +4,9 @@
 #include <map>
 #include <set>
 #include <tuple>
-#include <unordered_map>
 
 #include "analysis/categories.h"
+#include "analysis/leak_lines.h"
 
 namespace tonnage::analysis {
 namespace {
@@ -15,16 +15,13 @@ using record::Event;
 using record::EventKind;
 
 constexpr size_t kMinIterations = 4;
-constexpr uint64_t kMinBytesPerIteration = 64 << 10;
 constexpr size_t kManyIterations = 32;              // over so many, less proves as much
 constexpr uint64_t kMinBytesOverMany = 1 << 20;
-constexpr size_t kMinOccurrences = 4;  // of what is left behind now and then
-constexpr size_t kSurelyGraph = 24;    // tensors an iteration: nobody keeps so many one by one
-constexpr size_t kGraphPart = 5;       // a graph holds at least a fifth of what the forward pass makes
-constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph
-constexpr size_t kGraphKinds = 3;    // nor are equal ones: different sizes and stacks
-
-using LineKey = std::tuple<std::string, uint32_t, std::string>;
+constexpr size_t kMinOccurrences = 4;               // of what is left behind now and then
+constexpr size_t kGraphTensors = 5;                 // fewer tensors an iteration are not called a graph
+constexpr size_t kGraphKinds = 3;                   // nor are equal ones: different sizes and stacks
+constexpr size_t kGraphPart = 5;                    // a graph holds at least a fifth of what the forward pass makes
+constexpr size_t kSurelyGraph = 24;                 // tensors an iteration: nobody keeps so many one by one
 
 struct LineSum {
   std::vector<uint64_t> bytes, counts;  // by iteration
@@ -35,14 +32,6 @@ struct LineSum {
   std::vector<uint64_t> events;
   Site site;
 };
-
-// The iteration that contains the event.
-size_t iteration_of(const std::vector<Iteration>& iterations, uint32_t event) {
-  const auto after = std::upper_bound(iterations.begin(), iterations.end(), event,
-                                      [](uint32_t e, const Iteration& iteration) { return e < iteration.end_event; });
-  if (after == iterations.end() || event < after->first_event) return SIZE_MAX;
-  return static_cast<size_t>(after - iterations.begin());
-}
 
 uint64_t median(std::vector<uint64_t> values) {
   if (values.empty()) return 0;
@@ -102,43 +91,6 @@ bool rises_between(const std::vector<uint64_t>& allocated, const std::vector<siz
   return at.size() >= 2 && rises * 10 >= (at.size() - 1) * 7;
 }
 
-// What stays by design: it is made once per parameter, layer or stream, even where that happens late (layers that are unfrozen one by
-// one get their optimizer state one by one).
-bool stays_by_design(const Timeline& timeline, const Allocation& a) {
-  const StackFacts& facts = timeline.stacks()[a.stack];
-  if (facts.makes_state || facts.converts_module || facts.builds_module) return true;
-  return a.category == Category::kWorkspace || (a.source == CategorySource::kTold && (a.category == Category::kParameter || a.category == Category::kBuffer || a.category == Category::kOptimizerState));
-}
-
-// Do most places make tensors of the same size in both iterations? If the samples themselves grow, what an iteration holds at its end
-// (its loss, its batch) grows with them.
-bool same_shapes(const Timeline& timeline, int device, uint32_t process, const Iteration& a, const Iteration& b) {
-  const auto sizes_of = [&](const Iteration& iteration) {
-    std::map<uint32_t, uint64_t> sizes;
-    for (uint32_t i = iteration.first_event; i < iteration.end_event && i < timeline.record().events.size(); ++i) {
-      const Event& event = timeline.record().events[i];
-      if (event.kind != EventKind::kAlloc || event.process != process || event.device != device || event.stack == record::kNoId) continue;
-      uint64_t& largest = sizes[event.stack];
-      largest = std::max(largest, event.size_bytes);
-    }
-    return sizes;
-  };
-  const auto before = sizes_of(a), after = sizes_of(b);
-  size_t both = 0, same = 0;
-  for (const auto& [stack, size] : after) {
-    const auto found = before.find(stack);
-    if (found == before.end() || size < (4u << 10)) continue;
-    ++both;
-    same += found->second == size;
-  }
-  return both > 0 && same * 2 >= both;
-}
-
-LineKey key_of(const Site& site) {
-  const Place& place = site.user_line.known() ? site.user_line : site.line;
-  return {place.file, place.line, place.function};
-}
-
 // Made by these lines before the range, kept for a while, and given back: then it is given back again (the results of a validation).
 std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process, uint32_t first_event, uint32_t last_event, const std::map<LineKey, LineSum>& lines) {
   std::map<LineKey, uint64_t> released;
@@ -174,88 +126,6 @@ bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) 
     if (from_line == 1 && phase_of(record, timeline.stacks(), record.events[a.free_event], true) == Phase::kBackward) return true;
   }
   return false;
-}
-
-// Tensors that are replaced by larger ones: joined to themselves each time, a cache that is never cut.
-void find_replaced(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed, const std::map<LineKey, LineSum>& known, GrowthReport& report) {
-  const auto& iterations = range.iterations;
-  constexpr size_t kMinForTrend = 6;
-  if (iterations.size() < kMinForTrend) return;
-  struct Held {
-    std::vector<int64_t> change;      // by iteration: bytes that the line holds at its end, as differences
-    uint64_t at_end = 0;              // of the record
-    Site site;
-    Category category = Category::kUnknown;
-    std::vector<uint64_t> events;
-    bool in_generation = false;
-  };
-  uint64_t last_event = 0;  // the last at which the process asked for memory: what follows is its end
-  for (const Allocation& a : timeline.allocations()) {
-    if (a.process == process && !a.before_history) last_event = a.alloc_event;
-  }
-  std::map<LineKey, Held> lines;
-  std::unordered_map<uint32_t, Held*> line_of_stack;
-  std::map<uint32_t, uint64_t> lines_at_end;  // by stack
-  for (const Allocation& a : timeline.allocations()) {
-    if (a.device != device || a.process != process || a.before_history || stays_by_design(timeline, a)) continue;
-    if (a.category == Category::kGradient || timeline.stacks()[a.stack].empty) continue;
-    if (a.live_at(last_event)) lines_at_end[a.stack] += a.requested_bytes;
-    const size_t from = iteration_of(iterations, a.alloc_event);
-    if (from == SIZE_MAX) continue;
-    const size_t to = a.free_event == kNever ? iterations.size() : iteration_of(iterations, a.free_event);  // not held at the end of this one
-    const size_t until = to == SIZE_MAX ? iterations.size() : to;
-    if (until <= from) continue;
-    Held*& known_line = line_of_stack[a.stack];  // sites are texts: one for each stack, not for each allocation
-    const Site site = known_line ? Site{} : timeline.stacks().site(timeline.record().events[a.alloc_event]);
-    if (!known_line) known_line = &lines[key_of(site)];
-    Held& held = *known_line;
-    if (held.change.empty()) {
-      held.change.resize(iterations.size() + 1);
-      held.site = site;
-      held.category = a.category;
-      for (const record::Frame& frame : timeline.record().stacks[a.stack]) {
-        const std::string& function = timeline.record().string(frame.function);
-        held.in_generation |= function.find("generate") != std::string::npos || function.find("decode") != std::string::npos || function.find("sample") != std::string::npos;
-      }
-    }
-    held.change[from] += static_cast<int64_t>(a.requested_bytes);
-    held.change[until] -= static_cast<int64_t>(a.requested_bytes);
-    if (a.live_at(end_event) && held.events.size() < 8) held.events.push_back(a.alloc_event);
-  }
-  for (const auto& [stack, bytes] : lines_at_end) {
-    if (const auto found = lines.find(key_of(timeline.stacks().site(stack, record::kNoId, record::kNoId))); found != lines.end()) found->second.at_end += bytes;
-  }
-  for (const auto& [key, held] : lines) {
-    std::vector<uint64_t> bytes;
-    int64_t now = 0;
-    for (size_t k = 0; k < iterations.size(); ++k) bytes.push_back(static_cast<uint64_t>(std::max<int64_t>(now += held.change[k], 0)));
-    const size_t first = 1, last = iterations.size() - 1;
-    size_t rises = 0, falls = 0;
-    for (size_t k = first + 1; k <= last; ++k) {
-      rises += bytes[k] > bytes[k - 1];
-      falls += bytes[k] < bytes[k - 1];
-    }
-    if (falls > 0 || rises * 5 < (last - first) * 4 || bytes[last] <= bytes[first]) continue;
-    const uint64_t grown = bytes[last] - bytes[first];
-    // One tensor for each iteration is the other kind of growth.
-    if (const auto survivors = known.find(key); survivors != known.end() && survivors->second.total_bytes * 2 > grown) continue;
-    if (grown / (last - first) < kMinBytesPerIteration) continue;
-    if (!same_shapes(timeline, device, process, iterations[first], iterations[last])) continue;
-    if (!failed) {
-      // The keys and values of one generation grow by design, and what is gone at the end was no leak.
-      if (held.in_generation || held.at_end * 2 < grown) continue;
-    }
-    Growth growth;
-    growth.site = held.site;
-    growth.category = held.category;
-    growth.replaced = true;
-    growth.kept_bytes = bytes[last];
-    growth.bytes_per_iteration = grown / (last - first);
-    growth.allocations_per_iteration = 1;
-    growth.iterations = static_cast<uint32_t>(rises + 1);
-    growth.events = held.events;
-    report.growth.push_back(std::move(growth));
-  }
 }
 
 // A history whose beginning was overwritten shows the last iterations only. What is older, and of the sizes that a line still leaves
@@ -335,25 +205,14 @@ std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process, const
   return graph;
 }
 
-GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
-  GrowthReport report;
-  const auto& iterations = range.iterations;
-  report.are_steps = range.are_steps;
-  report.anchor = range.anchor;
-  report.iterations = static_cast<uint32_t>(iterations.size());
-  report.end_event = end_event;
-  if (iterations.empty()) return report;
-  report.last_number = iterations.back().number;
-  report.last_peak_bytes = timeline.peak_between(device, iterations.back().first_event, iterations.back().end_event).allocated;
-  if (iterations.size() < kMinIterations) return report;
-  // The first iteration warms up (optimizer state, workspaces, caches); what the last one made may still be in use.
-  const size_t first_old = 1, end_old = iterations.size() - 1;
-  const size_t old = end_old - first_old;
-  // At a failure the last one's part counts among what is kept, but proves nothing.
-  const size_t end_kept = failed ? iterations.size() : end_old;
-
+struct Survivors {
   std::map<LineKey, LineSum> lines;
   uint64_t forward_bytes = 0;  // made inside modules, in the iterations that count
+};
+
+// What iterations before end_kept made and what is alive at end_event, by line. [first_old, end_old): the iterations that count.
+Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, size_t first_old, size_t end_old, size_t end_kept, uint64_t end_event) {
+  Survivors out;
   for (const Allocation& a : timeline.allocations()) {
     if (a.device != device || a.process != process || a.before_history) continue;
     const size_t k = iteration_of(iterations, a.alloc_event);
@@ -361,10 +220,10 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     const StackFacts& facts = timeline.stacks()[a.stack];
     const Phase phase = timeline.record().events[a.alloc_event].phase;
     const bool in_forward = (facts.in_module || phase == Phase::kForward || phase == Phase::kEval) && !facts.in_backward;
-    if (in_forward && k >= first_old && k < end_old) forward_bytes += a.block_bytes;
+    if (in_forward && k >= first_old && k < end_old) out.forward_bytes += a.block_bytes;
     if (k >= end_kept || !a.live_at(end_event) || stays_by_design(timeline, a)) continue;
     const Site site = timeline.stacks().site(timeline.record().events[a.alloc_event]);
-    LineSum& sum = lines[key_of(site)];
+    LineSum& sum = out.lines[key_of(site)];
     if (sum.bytes.empty()) {
       sum.bytes.resize(iterations.size());
       sum.counts.resize(iterations.size());
@@ -383,6 +242,28 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
       if (sum.events.size() < 8) sum.events.push_back(a.alloc_event);
     }
   }
+  return out;
+}
+
+GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
+  GrowthReport report;
+  const auto& iterations = range.iterations;
+  report.are_steps = range.are_steps;
+  report.anchor = range.anchor;
+  report.iterations = static_cast<uint32_t>(iterations.size());
+  report.end_event = end_event;
+  if (iterations.empty()) return report;
+  report.last_number = iterations.back().number;
+  report.last_peak_bytes = timeline.peak_between(device, iterations.back().first_event, iterations.back().end_event).allocated;
+  if (iterations.size() < kMinIterations) return report;
+  // The first iteration warms up (optimizer state, workspaces, caches); what the last one made may still be in use.
+  const size_t first_old = 1, end_old = iterations.size() - 1;
+  const size_t old = end_old - first_old;
+  // At a failure the last one's part counts among what is kept, but proves nothing.
+  const size_t end_kept = failed ? iterations.size() : end_old;
+
+  const Survivors survivors = survivors_of(timeline, device, process, iterations, first_old, end_old, end_kept, end_event);
+  const std::map<LineKey, LineSum>& lines = survivors.lines;
 
   // Does the whole really grow?
   std::vector<uint64_t> after;
@@ -392,7 +273,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
 
   std::map<size_t, GraphParts> graphs;  // by how often they come
   std::vector<std::pair<LineKey, Growth>> singles;
-  for (auto& [key, sum] : lines) {
+  for (const auto& [key, sum] : lines) {
     const Pattern pattern = pattern_of(sum.bytes, first_old, end_old);
     if (pattern.every == 0 || !rises_between(after, pattern.at)) continue;
     if (const auto found = released.find(key); found != released.end() && found->second * 2 >= sum.total_bytes) continue;
@@ -425,7 +306,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   std::set<LineKey> in_graph;
   const auto largest = std::max_element(graphs.begin(), graphs.end(), [](const auto& a, const auto& b) { return a.second.total_bytes < b.second.total_bytes; });
   if (largest != graphs.end()) {
-    if (auto graph = graph_of(timeline, process, largest->second, largest->first, first_old, end_old, forward_bytes)) {
+    if (auto graph = graph_of(timeline, process, largest->second, largest->first, first_old, end_old, survivors.forward_bytes)) {
       for (const auto& [key, sum] : largest->second.lines) in_graph.insert(key);
       // What a backward pass made that can be gone through again (create_graph) hangs on the same graph.
       for (const auto& [key, growth] : singles) {
@@ -446,7 +327,9 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     const bool long_and_sure = iterations.size() >= kManyIterations && growth.kept_bytes >= kMinBytesOverMany;
     return growth.bytes_per_iteration < kMinBytesPerIteration && !long_and_sure;
   });
-  find_replaced(timeline, device, process, range, end_event, failed, lines, report);
+  std::map<LineKey, uint64_t> left_behind;
+  for (const auto& [key, sum] : lines) left_behind[key] = sum.total_bytes;
+  for (Growth& growth : find_replaced(timeline, device, process, iterations, end_event, failed, left_behind)) report.growth.push_back(std::move(growth));
   if (timeline.record().history_truncated) find_older(timeline, device, process, end_event, report);
   std::stable_sort(report.growth.begin(), report.growth.end(), [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
   for (const Growth& growth : report.growth) {

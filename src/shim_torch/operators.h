@@ -30,7 +30,7 @@ enum class Special : uint8_t {
   kEqual,             // equal: its host code reads `all` of a comparison that the dispatcher does not see
   kTopk,              // indices of unknown values
   kChoice,            // argmax, multinomial: one index of unknown values
-  kCompare,           // of one unknown number: taken as 1
+  kCompare,           // of one unknown number: taken as 1, or -1 beside a negative one
   kFill,              // fill_: a pattern, whatever the size
   kFoundInf,          // _amp_foreach_non_finite_check_and_unscale_: unknown gradients count as finite
 };

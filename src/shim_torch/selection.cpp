@@ -119,8 +119,7 @@ void before_nonzero(ThreadState& thread, OpFrame& frame) {
     return;
   }
   int64_t count = -1;
-  for (const OpFrame& f : thread.frames)
-    if (f.expected_count >= 0 && f.info && f.info->special != Special::kEqual) count = f.expected_count;
+  for (const OpFrame& f : thread.frames) count = f.expected_count >= 0 ? f.expected_count : count;
   if (count < 0) count = assume(frame, self->numel());
   post(frame, packed_count(count, self->numel()));
 }
@@ -330,7 +329,7 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
       if (compute_now(frame)) frame.expected_count = size_of_result(frame, 0, 0);
       break;
     case Special::kEqual:
-      if (compute_now(frame)) frame.expected_count = frame.pending->results.at(0).toBool();
+      if (compute_now(frame)) frame.known_equal = frame.pending->results.at(0).toBool();
       break;
     case Special::kRepeatInterleave:
       if (!frame.pending)
@@ -362,8 +361,8 @@ void after_selection(ThreadState& thread, OpFrame& frame) {
     const at::Tensor& t = outputs[0].toTensor();
     const OpFrame* equal = ancestor(thread, Special::kEqual);
     if (t.defined() && plain_cuda(t) && t.numel() == 1) {
-      if (equal && equal->expected_count >= 0)
-        store(t, at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU)).fill_(equal->expected_count));
+      if (equal && equal->known_equal)
+        store(t, at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU)).fill_(*equal->known_equal));
       else
         assumptions().add(address_of(t));
     }

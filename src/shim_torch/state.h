@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "vgpu/bridge.h"
@@ -66,6 +67,7 @@ struct OpFrame {
   uint32_t outer_module = 0;
   uint64_t read_address = 0, read_size = 0;  // of a scalar read
   int64_t expected_count = -1;  // elements that a selection inside will take, if known
+  std::optional<bool> known_equal;  // equal: what its host code will read
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
   std::vector<c10::IValue> arguments;  // kept where something is assumed of the result: they are gone when the call ends
   std::unique_ptr<PendingFill> fill;

@@ -89,6 +89,14 @@ def python(run, tmp_path):
 
 
 @pytest.fixture(scope="session")
+def prefix(tmp_path_factory):
+    """What `cmake --install` makes of the build."""
+    folder = tmp_path_factory.mktemp("prefix")
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder], check=True, stdout=subprocess.DEVNULL, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def nvcc():
     found = shutil.which("nvcc") or next((str(p) for p in [Path("/usr/local/cuda/bin/nvcc"), *ROOT.glob(".venv-test/lib/python3*/site-packages/nvidia/cu13/bin/nvcc")] if p.exists()), None)
     assert found, "no nvcc: make test installs one"

@@ -1,17 +1,7 @@
 """`cmake --install` into a folder: what is there works from there."""
 import json
-import subprocess
 
-import pytest
-
-from conftest import BUILD, PYTHON, check_adds_up, run_plain
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prefix")
-    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder], check=True, stdout=subprocess.DEVNULL, timeout=120)
-    return folder
+from conftest import PYTHON, check_adds_up, run_plain
 
 
 def test_installed_command_runs(prefix, tmp_path):

@@ -2,11 +2,8 @@
 import os
 import re
 import shutil
-import subprocess
 
-import pytest
-
-from conftest import BUILD, PYTHON, clean_environment, run_plain
+from conftest import PYTHON, clean_environment, run_plain
 
 TORCH_ROOT = next(PYTHON.parent.parent.glob("lib/python3*/site-packages/torch"))
 
@@ -49,13 +46,6 @@ int main() {
   return equal ? 0 : 1;
 }
 """
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prefix")
-    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder], check=True, stdout=subprocess.DEVNULL, timeout=120)
-    return folder
 
 
 def test_a_project_builds_and_runs(prefix, tmp_path):

@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include "error_of.h"
 #include "sizes.h"
 #include "tonnage/torch/memory.h"
 #include "tonnage/torch/precision.h"
@@ -13,6 +14,7 @@ namespace {
 
 using torch::Tensor;
 using tonnage::checkpoint;
+using tonnage_test::error_of;
 using tonnage_test::kMiB;
 
 struct Block : torch::nn::Module {
@@ -172,15 +174,6 @@ TEST(Checkpoint, Sequential) {
   EXPECT_THROW(tonnage::checkpoint_sequential(model, 0, x), c10::Error);
   EXPECT_THROW(tonnage::checkpoint_sequential(model, 11, x), c10::Error);
   EXPECT_THROW(tonnage::checkpoint_sequential(torch::nn::Sequential(), 1, x), c10::Error);
-}
-
-std::string error_of(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 TEST(Checkpoint, BadFunctionsAreTold) {

@@ -14,11 +14,13 @@
 #include <set>
 #include <thread>
 
+#include "error_of.h"
 #include "tonnage/torch/memory.h"
 
 namespace data_test {
 
 using torch::Tensor;
+using tonnage_test::error_of;
 
 // Without std::filesystem: libtorch.so exports functions of it that are another compiler's.
 class Data : public testing::Test {
@@ -48,15 +50,6 @@ class Data : public testing::Test {
   std::string folder_;
   std::set<std::string> files_;
 };
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 TEST_F(Data, NpyGoesThereAndBack) {
   for (auto type : {torch::kFloat, torch::kLong, torch::kByte, torch::kHalf, torch::kBool}) {

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "tonnage/torch/attention.h"
+#include "error_of.h"
 #include "tonnage/torch/distill.h"
 #include "tonnage/torch/grow.h"
 #include "tonnage/torch/hash_embedding.h"
@@ -16,18 +17,10 @@
 namespace models_test {
 
 using torch::Tensor;
+using tonnage_test::error_of;
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 constexpr int64_t kMiB = 1 << 20;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 struct Tied : nn::Module {
   nn::Embedding tokens{nn::Embedding(50, 8)};

@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "error_of.h"
 #include "scaled_fused_values.h"
 #include "tonnage/torch/memory.h"
 #include "tonnage/torch/optim.h"
@@ -13,6 +14,7 @@
 namespace {
 
 using torch::Tensor;
+using tonnage_test::error_of;
 
 // What torch.amp.GradScaler('cpu') of PyTorch 2.11 does for these options and infinities: scale, growth tracker, last parameter.
 TEST(GradScaler, SameTrajectoryAsPython) {
@@ -108,30 +110,21 @@ TEST(GradScaler, AFusedOptimizerWithoutGradientsIsTold) {
   EXPECT_TRUE(optimizer.state().empty());
 }
 
-std::string error_text(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
 TEST(GradScaler, WrongOrderIsTold) {
   Tensor p = torch::ones({2}).requires_grad_(), half = torch::ones({2}, torch::kHalf).requires_grad_();
   torch::optim::SGD optimizer({p}, 0.1), of_half({half}, 0.1);
   tonnage::GradScaler scaler;
-  EXPECT_NE(error_text([&] { scaler.step(optimizer); }).find("scale() was not called"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.step(optimizer); }).find("scale() was not called"), std::string::npos);
   scaler.scale(p.sum()).backward();
   scaler.unscale_(optimizer);
   EXPECT_TRUE(torch::equal(p.grad(), torch::ones({2})));
-  EXPECT_NE(error_text([&] { scaler.unscale_(optimizer); }).find("already"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.unscale_(optimizer); }).find("already"), std::string::npos);
   EXPECT_TRUE(scaler.step(optimizer));
-  EXPECT_NE(error_text([&] { scaler.step(optimizer); }).find("already"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.step(optimizer); }).find("already"), std::string::npos);
   scaler.update();
-  EXPECT_NE(error_text([&] { scaler.update(); }).find("no gradients were checked"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.update(); }).find("no gradients were checked"), std::string::npos);
   half.sum().backward();
-  EXPECT_NE(error_text([&] { scaler.step(of_half); }).find("float16"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.step(of_half); }).find("float16"), std::string::npos);
   EXPECT_THROW(tonnage::GradScaler({.growth_factor = 1}), c10::Error);
   EXPECT_THROW(tonnage::GradScaler({.backoff_factor = 1}), c10::Error);
   tonnage::GradScaler off({.enabled = false});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "error_of.h"
 #include "tonnage/torch/lora.h"
 #include "tonnage/torch/low_rank.h"
 #include "tonnage/torch/memory.h"
@@ -12,6 +13,7 @@
 namespace quantize_test {
 
 using torch::Tensor;
+using tonnage_test::error_of;
 namespace nn = torch::nn;
 
 double relative(const Tensor& a, const Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
@@ -103,15 +105,6 @@ TEST(Quantize, FakeQuantizationRoundsAndPassesGradients) {
   tonnage::FakeQuantize fresh(tonnage::FakeQuantizeImpl::Kind::kActivation);
   fresh->eval();
   EXPECT_THROW(fresh->forward(w), c10::Error);
-}
-
-std::string error_text(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
 }
 
 // Layers at all kinds of places: typed members, an entry of a Sequential that is a typed member, a list, one layer twice.
@@ -252,16 +245,16 @@ TEST(Quantize, WhatCannotBeReplacedIsSaid) {
   Fixed net;
   Tensor x = torch::randn({2, 8}), before = net(x);
   for (const auto& change : std::vector<std::function<void()>>{[&] { tonnage::quantize_dynamic_(*net); }, [&] { tonnage::prepare_qat_(*net); }}) {
-    const std::string text = error_text(change);
+    const std::string text = error_of(change);
     EXPECT_NE(text.find("1 layer cannot be replaced"), std::string::npos) << text;
     EXPECT_NE(text.find("closed (torch::nn::LinearImpl): it is a typed member of"), std::string::npos) << text;
     EXPECT_NE(text.find("Nothing was changed"), std::string::npos);
     EXPECT_FALSE(net->open->substitute());
   }
   EXPECT_TRUE(torch::equal(net(x), before));
-  EXPECT_NE(error_text([] { tonnage::quantize_dynamic_(*nn::Linear(2, 2)); }).find("it is the model itself"), std::string::npos);
+  EXPECT_NE(error_of([] { tonnage::quantize_dynamic_(*nn::Linear(2, 2)); }).find("it is the model itself"), std::string::npos);
   // A new Sequential cannot be given layers inside of its modules.
-  const std::string inside = error_text([&] { tonnage::quantize_dynamic(nn::Sequential(Fixed())); });
+  const std::string inside = error_of([&] { tonnage::quantize_dynamic(nn::Sequential(Fixed())); });
   EXPECT_NE(inside.find("0.open and others. Replace them in place with quantize_dynamic_(*model)"), std::string::npos) << inside;
 
   auto listed = tonnage::quantize_dynamic_(*net, {.leave_fixed = true});
@@ -275,20 +268,20 @@ TEST(Quantize, WhatCannotBeReplacedIsSaid) {
 
 TEST(Quantize, LayersWithoutAKernelAreSaid) {
   nn::Sequential net(nn::Linear(4, 4), nn::LSTM(nn::LSTMOptions(4, 6).proj_size(2)));
-  EXPECT_NE(error_text([&] { tonnage::quantize_dynamic_(*net); }).find("proj_size"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*net); }).find("proj_size"), std::string::npos);
   EXPECT_TRUE(net[0]->as<nn::Linear>());
   nn::Sequential half(nn::Linear(4, 4));
   half->to(torch::kHalf);
-  EXPECT_NE(error_text([&] { tonnage::quantize_dynamic_(*half); }).find("call to(torch::kFloat) first"), std::string::npos);
-  EXPECT_NE(error_text([&] { tonnage::quantize_dynamic(half); }).find("call to(torch::kFloat) first"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*half); }).find("call to(torch::kFloat) first"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic(half); }).find("call to(torch::kFloat) first"), std::string::npos);
   nn::Sequential reflecting(nn::Conv2d(nn::Conv2dOptions(1, 1, 3).padding(1).padding_mode(torch::kReflect)));
-  EXPECT_NE(error_text([&] { tonnage::prepare_qat_(*reflecting); }).find("zero padding"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::prepare_qat_(*reflecting); }).find("zero padding"), std::string::npos);
   struct OwnImpl : nn::LinearImpl {
     using LinearImpl::LinearImpl;
     Tensor forward(const Tensor& x) { return LinearImpl::forward(x).relu(); }
   };
   nn::Sequential own(std::make_shared<OwnImpl>(4, 4));
-  EXPECT_NE(error_text([&] { tonnage::quantize_dynamic_(*own); }).find("derived from a layer"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*own); }).find("derived from a layer"), std::string::npos);
 }
 
 TEST(Quantize, QatOfAModuleTree) {
@@ -299,7 +292,7 @@ TEST(Quantize, QatOfAModuleTree) {
   const auto prepared = tonnage::prepare_qat_(*tree);
   EXPECT_EQ(prepared.replaced, (std::vector<std::string>{"stem", "body.1", "shared", "head.fc"}));
   Tensor x = torch::randn({64, 2, 5, 5}), y = torch::tanh(x.flatten(1).slice(1, 0, 4));
-  EXPECT_NE(error_text([&] { tonnage::convert_(*tree); }).find("never saw data"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::convert_(*tree); }).find("never saw data"), std::string::npos);
   EXPECT_TRUE(tree->stem->substitute()->as<tonnage::QatConv2d>());
   double first = 0, last = 0;
   for (int i = 0; i < 40; i++) {
@@ -325,7 +318,7 @@ TEST(GpuQuantize, ATreeTakesAQuarterAndAnLstmStaysAway) {
   torch::NoGradGuard no_grad;
   Tree tree;
   tree->to(torch::kCUDA);
-  EXPECT_NE(error_text([&] { tonnage::quantize_dynamic_(*tree); }).find("it is on cuda:0, and there is an int8 LSTM for the CPU only"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*tree); }).find("it is on cuda:0, and there is an int8 LSTM for the CPU only"), std::string::npos);
   tonnage::Linear layer(nn::LinearOptions(1024, 1024).bias(false));
   layer->to(torch::kCUDA);
   const int64_t before = tonnage::memory_stats().allocated_bytes.all.current;

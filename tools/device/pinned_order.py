@@ -1,5 +1,5 @@
 """Where a real driver puts pinned host memory among device memory: prints every call and its address
-(tests/data/addresses/h200-pinned.txt). Needs the driver only."""
+(tests/data/addresses/h200-pinned.txt holds what an earlier form with the same calls printed). Needs the driver only."""
 import ctypes
 
 MIB = 1 << 20

@@ -8,11 +8,9 @@
 namespace tonnage::vgpu {
 namespace {
 
-constexpr uint64_t kPrintfBytes = 62ull << 20;  // when the first module that can print is loaded
-constexpr uint64_t kAssertBytes = 28ull << 20;  // when the first module with a device-side assertion is loaded
 constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule; a context has room for one
 constexpr uint64_t kManyStreams = 35;            // with one more than these the driver takes a granule for itself
-constexpr uint64_t kDefaultStack = 1024;        // bytes of local memory per thread that every context has
+constexpr uint64_t kDefaultStack = 1024;         // bytes of local memory per thread that every context has
 
 // A heap of the driver's own: grows by whole granules, gives nothing back.
 struct Heap {
@@ -150,11 +148,11 @@ void make_resident(Function* function) {
       std::lock_guard memory_lock(driver()->memory_mutex);
       device->addresses->move_device_heap();
     }
-    charge(device, kPrintfBytes, "device-side printf");
+    charge(device, image::kPrintfBytes, "device-side printf");
   }
   if (code && code->uses_assert && !memory.has_assert) {
     memory.has_assert = true;
-    charge(device, kAssertBytes, "device-side assertions");
+    charge(device, image::kAssertBytes, "device-side assertions");
     if (const uint64_t chunk = memory.code.take(image::kAssertCodeBytes)) take(device, chunk, "device-side assertions");
   }
   if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(info))) take(device, chunk, function->name);

@@ -1,5 +1,5 @@
 // What a real driver does to the host's address space besides its allocations. It decides which gaps are left for these, and so
-// the order of their addresses. Seen with strace on an H200, driver 580 (tools/device/host_layout.sh).
+// the order of their addresses. Seen with strace on an H200, driver 580 (tools/device/host_layout.sh is a tidied form of what was run).
 #pragma once
 
 namespace tonnage::vgpu {

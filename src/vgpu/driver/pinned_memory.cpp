@@ -14,8 +14,8 @@ struct Granules {
   Device* device = nullptr;
   uint64_t bytes = 0;
   bool shared = false;
-  std::map<uint64_t, uint64_t> gaps;   // shared: address -> bytes
-  std::map<uint64_t, uint64_t> pieces; // shared: address -> bytes
+  FreeRanges gaps;                      // shared: addresses
+  std::map<uint64_t, uint64_t> pieces;  // shared: address -> bytes
 };
 
 struct Pinned {
@@ -53,25 +53,22 @@ void unmap_granules(uint64_t address, const Granules& granules) {
 
 void* take_shared(Pinned& state, Device* device, uint64_t bytes) {
   Granules* best = nullptr;
-  std::map<uint64_t, uint64_t>::iterator gap;
+  FreeRanges::Piece gap;
   for (auto& [address, granules] : state.all) {
     if (!granules.shared || granules.device != device) continue;
-    for (auto it = granules.gaps.begin(); it != granules.gaps.end(); ++it) {
-      if (it->second < bytes || (best && it->second >= gap->second)) continue;
-      best = &granules;
-      gap = it;
-    }
+    const auto piece = granules.gaps.best_fit(bytes);
+    if (piece == granules.gaps.end() || (best && piece->second >= gap->second)) continue;
+    best = &granules;
+    gap = piece;
   }
   if (!best) {
     const uint64_t address = map_granules(device, kGranule);
     if (address == 0) return nullptr;
     best = &state.all[address];
-    *best = {device, kGranule, true, {{address, kGranule}}, {}};
+    *best = {device, kGranule, true, {address, kGranule}, {}};
     gap = best->gaps.begin();
   }
-  const auto [address, room] = *gap;
-  best->gaps.erase(gap);
-  if (room > bytes) best->gaps[address + bytes] = room - bytes;
+  const uint64_t address = best->gaps.take(gap, bytes);
   best->pieces[address] = bytes;
   return reinterpret_cast<void*>(address);
 }
@@ -104,22 +101,8 @@ void give_back_pinned(void* memory) {
   if (granules.shared) {
     const auto piece = granules.pieces.find(address);
     if (piece == granules.pieces.end()) return;
-    uint64_t start = address, bytes = piece->second;
+    granules.gaps.give_back(address, piece->second);
     granules.pieces.erase(piece);
-    auto next = granules.gaps.lower_bound(start);
-    if (next != granules.gaps.end() && start + bytes == next->first) {
-      bytes += next->second;
-      next = granules.gaps.erase(next);
-    }
-    if (next != granules.gaps.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == start) {
-        start = before->first;
-        bytes += before->second;
-        granules.gaps.erase(before);
-      }
-    }
-    granules.gaps[start] = bytes;
     if (!granules.pieces.empty()) return;
   } else if (it->first != address) {
     return;

@@ -10,7 +10,7 @@ constexpr uint64_t kSmallAlign = 512;
 // One shared block: which of its 512-byte units are taken.
 struct SmallBlock {
   Context* context = nullptr;
-  std::map<uint64_t, uint64_t> free_ranges;  // offset -> bytes
+  FreeRanges free{0, kGranule};  // offsets
   uint64_t used_bytes = 0;
 };
 
@@ -30,23 +30,18 @@ CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out) {
   const uint64_t size = round_up(bytes, kSmallAlign);
   std::lock_guard lock(blocks_mutex());
   auto place = [&](uint64_t base, SmallBlock& block) {
-    for (auto it = block.free_ranges.begin(); it != block.free_ranges.end(); ++it) {
-      if (it->second < size) continue;
-      const uint64_t offset = it->first, rest = it->second - size;
-      block.free_ranges.erase(it);
-      if (rest) block.free_ranges[offset + size] = rest;
-      block.used_bytes += size;
-      Allocation allocation;
-      allocation.address = base + offset;
-      allocation.requested_bytes = bytes;
-      allocation.context = context;
-      allocation.device = context->device;
-      allocation.buffer_id = driver()->new_id();
-      add_allocation(allocation);
-      *out = allocation.address;
-      return true;
-    }
-    return false;
+    const auto piece = block.free.first_fit(size);
+    if (piece == block.free.end()) return false;
+    block.used_bytes += size;
+    Allocation allocation;
+    allocation.address = base + block.free.take(piece, size);
+    allocation.requested_bytes = bytes;
+    allocation.context = context;
+    allocation.device = context->device;
+    allocation.buffer_id = driver()->new_id();
+    add_allocation(allocation);
+    *out = allocation.address;
+    return true;
   };
   for (auto& [base, block] : blocks())
     if (block.context == context && place(base, block)) return CUDA_SUCCESS;
@@ -57,7 +52,6 @@ CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out) {
   remove_allocation(base, &whole);  // its parts are known by themselves
   SmallBlock& block = blocks()[base];
   block.context = context;
-  block.free_ranges[0] = kGranule;
   place(base, block);
   return CUDA_SUCCESS;
 }
@@ -73,23 +67,10 @@ CUresult free_small(const Allocation& allocation) {
   Allocation removed;
   if (!remove_allocation(allocation.address, &removed)) return CUDA_ERROR_INVALID_VALUE;
   Driver* state = driver();
-  uint64_t offset = allocation.address - base, size = round_up(removed.requested_bytes, kSmallAlign);
+  const uint64_t size = round_up(removed.requested_bytes, kSmallAlign);
   state->content.forget(allocation.address, size);
   block.used_bytes -= size;
-  auto next = block.free_ranges.lower_bound(offset);
-  if (next != block.free_ranges.end() && offset + size == next->first) {
-    size += next->second;
-    next = block.free_ranges.erase(next);
-  }
-  if (next != block.free_ranges.begin()) {
-    auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      offset = before->first;
-      size += before->second;
-      block.free_ranges.erase(before);
-    }
-  }
-  block.free_ranges[offset] = size;
+  block.free.give_back(allocation.address - base, size);
   if (block.used_bytes > 0) return CUDA_SUCCESS;
   Device* device = removed.device;
   blocks().erase(it);

@@ -1,4 +1,3 @@
-#include "vgpu/driver/host_layout.h"
 #include "vgpu/driver/state.h"
 
 #include <errno.h>
@@ -11,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "vgpu/driver/host_layout.h"
 #include "vgpu/driver/recording.h"
 #include "vgpu/driver/shim_loader.h"
 

@@ -24,7 +24,7 @@ inline constexpr uint64_t kVariableUnitBytes = 256;
 
 // Once per context, when the first module that needs it is loaded. Device-side assertions need printf's part as well;
 // device-side malloc takes its own, and its heap of kMallocHeapBytes at the first launch.
-inline constexpr uint64_t kPrintfBytes = 64ull << 20;
+inline constexpr uint64_t kPrintfBytes = 62ull << 20;
 inline constexpr uint64_t kAssertBytes = 28ull << 20;
 // Machine code that comes with them. Only bounds are known, 1,280 and 4,736 bytes: which kernel of ten PyTorch programs needed
 // the second chunk on an H200. This is one small function.

@@ -86,10 +86,8 @@ void HostRegions::give_back(uint64_t address, uint64_t bytes) {
   munmap(reinterpret_cast<void*>(address), bytes);
 }
 
-uint64_t AddressSpace::carve(std::list<Region>::iterator region, std::map<uint64_t, uint64_t>::iterator piece, uint64_t bytes) {
-  const auto [address, room] = *piece;
-  region->free.erase(piece);
-  if (room > bytes) region->free[address + bytes] = room - bytes;
+uint64_t AddressSpace::carve(std::list<Region>::iterator region, FreeRanges::Piece piece, uint64_t bytes) {
+  const uint64_t address = region->free.take(piece, bytes);
   live_[address] = {region, bytes};
   return address;
 }
@@ -98,15 +96,13 @@ uint64_t AddressSpace::allocate(uint64_t bytes, RegionSource* source) {
   const uint64_t size = round_up(bytes, kGranule);
   if (size < bytes || size == 0) return 0;
   for (auto region = regions_.begin(); region != regions_.end(); ++region) {
-    auto best = region->free.end();
-    for (auto piece = region->free.begin(); piece != region->free.end(); ++piece)
-      if (piece->second >= size && (best == region->free.end() || piece->second < best->second)) best = piece;
-    if (best != region->free.end()) return carve(region, best, size);
+    const auto piece = region->free.best_fit(size);
+    if (piece != region->free.end()) return carve(region, piece, size);
   }
   const uint64_t region_bytes = round_up(size, kRegion);
   const uint64_t start = source->take(region_bytes);
   if (start == 0) return 0;
-  regions_.push_front({start, region_bytes, source, {{start, region_bytes}}});
+  regions_.push_front({start, region_bytes, source, {start, region_bytes}});
   return carve(regions_.begin(), regions_.begin()->free.begin(), size);
 }
 
@@ -114,38 +110,22 @@ void AddressSpace::release(uint64_t address) {
   const auto found = live_.find(address);
   if (found == live_.end()) return;
   const auto region = found->second.region;
-  uint64_t start = address, bytes = found->second.bytes;
+  const uint64_t free = region->free.give_back(address, found->second.bytes);
   live_.erase(found);
-  auto next = region->free.lower_bound(start);
-  if (next != region->free.end() && start + bytes == next->first) {
-    bytes += next->second;
-    next = region->free.erase(next);
-  }
-  if (next != region->free.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == start) {
-      start = before->first;
-      bytes += before->second;
-      region->free.erase(before);
-    }
-  }
-  if (bytes == region->bytes) {
-    region->source->give_back(region->start, region->bytes);
-    regions_.erase(region);
-    return;
-  }
-  region->free[start] = bytes;
+  if (free < region->bytes) return;
+  region->source->give_back(region->start, region->bytes);
+  regions_.erase(region);
 }
 
 void AddressSpace::prepare_context() {
   constexpr uint64_t kMiB = 1ull << 20;
   const uint64_t own = high_->take(96 * kMiB);
   if (own == 0) return;
-  regions_.push_front({own, 96 * kMiB, high_, {{own + 72 * kMiB, 24 * kMiB}}});
+  regions_.push_front({own, 96 * kMiB, high_, {own + 72 * kMiB, 24 * kMiB}});
   live_[own] = {regions_.begin(), 72 * kMiB};
   const uint64_t heap = high_->take(416 * kMiB);
   if (heap == 0) return;
-  regions_.push_front({heap, 416 * kMiB, high_, {{heap + 414 * kMiB, 2 * kMiB}}});
+  regions_.push_front({heap, 416 * kMiB, high_, {heap + 414 * kMiB, 2 * kMiB}});
   live_[heap] = {regions_.begin(), 414 * kMiB};
   device_heap_ = heap;
 }

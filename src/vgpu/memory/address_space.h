@@ -12,6 +12,8 @@
 #include <list>
 #include <map>
 
+#include "vgpu/memory/free_ranges.h"
+
 namespace tonnage::vgpu {
 
 inline constexpr uint64_t kGranule = 2ull << 20;  // what the driver takes from the card at a time
@@ -68,14 +70,14 @@ class AddressSpace {
   struct Region {
     uint64_t start, bytes;
     RegionSource* source;
-    std::map<uint64_t, uint64_t> free;  // address -> bytes, merged
+    FreeRanges free;
   };
   struct Piece {
     std::list<Region>::iterator region;
     uint64_t bytes;
   };
   uint64_t allocate(uint64_t bytes, RegionSource* source);
-  uint64_t carve(std::list<Region>::iterator region, std::map<uint64_t, uint64_t>::iterator piece, uint64_t bytes);
+  uint64_t carve(std::list<Region>::iterator region, FreeRanges::Piece piece, uint64_t bytes);
 
   RegionSource* high_;
   RegionSource* low_;
