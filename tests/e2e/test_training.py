@@ -79,8 +79,9 @@ def test_smaller_card_runs_out_earlier(train):
 
 
 def test_memory_option_limits_the_card(train):
-    result = train("cnn", options=("--memory", "1GiB"))
-    assert result.device["total_bytes"] == 1 << 30
+    # The program's peak without a limit is 1.09 GiB. At 1 GiB it depends on a few hundred KiB of the modelled context.
+    result = train("cnn", options=("--memory", "1152MiB"))
+    assert result.device["total_bytes"] == 1152 << 20
     assert result.report["verdict"] == "fits"
     small = train("cnn", options=("--memory", "600MiB"))
     assert small.code == 1
