@@ -148,6 +148,9 @@ TEST(ImageModule, RuntimeParts) {
   EXPECT_TRUE(module->code()->uses_malloc);
   EXPECT_TRUE(module->code()->has_managed);
   EXPECT_TRUE(module->global("shared_counter")->is_managed);
+  EXPECT_TRUE(module->kernel("uses")->calls_reporter);
+  EXPECT_TRUE(module->kernel("through")->calls_reporter);
+  EXPECT_FALSE(module->kernel("quiet")->calls_reporter);
   EXPECT_FALSE(module->code()->relocatable);
   const std::string other = fixture("kernels_90.cubin");
   const auto without = Module::open(bytes_of(other), 9, 0, &status);

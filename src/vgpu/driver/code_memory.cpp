@@ -21,7 +21,7 @@ struct DeviceMemory {
   Heap data, streams;
   uint64_t idle_streams = 0;  // places of destroyed streams, used again
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
-  bool has_printf = false, has_assert = false, prepared = false;
+  bool has_printf = false, has_assert = false, has_report_buffer = false, prepared = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
 };
 struct DriverMemory {
@@ -163,6 +163,11 @@ void make_resident(Function* function) {
                              static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
     take(device, (info.local_bytes - memory.local_bytes_per_thread) * threads, "local memory");
     memory.local_bytes_per_thread = info.local_bytes;
+  }
+  if (info.calls_reporter && !memory.has_report_buffer) {
+    memory.has_report_buffer = true;
+    std::lock_guard memory_lock(driver()->memory_mutex);
+    device->addresses->allocate(round_up(image::kReportBufferBytes, kGranule));
   }
 }
 

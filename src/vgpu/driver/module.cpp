@@ -147,7 +147,8 @@ VGPU_API cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   *mode = wish && strcmp(wish, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
-VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+template <class Handle>
+static CUresult handle_of_kernel(const void* handle, const char* name, Handle* out) {
   VGPU_DRIVER(state);
   (void)state;
   Module* module = to_module(handle);
@@ -155,7 +156,14 @@ VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name)
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
   Function* function = nullptr;
   const CUresult result = find_kernel(module, name, &function);
-  *out = reinterpret_cast<CUfunction>(function);
+  *out = reinterpret_cast<Handle>(function);
+  return result;
+}
+// Lazy loading ends where a function's handle is asked for, whether it is ever launched or not (seen on an H200); that of a
+// library's kernel does not count.
+VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+  const CUresult result = handle_of_kernel(handle, name, out);
+  if (result == CUDA_SUCCESS) make_resident(to_function(*out));
   return result;
 }
 VGPU_API cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
@@ -229,7 +237,7 @@ VGPU_API cuLibraryUnload(CUlibrary handle) {
   return module && module->is_library ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
 }
 VGPU_API cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
-  return cuModuleGetFunction(reinterpret_cast<CUfunction*>(out), reinterpret_cast<CUmodule>(handle), name);
+  return handle_of_kernel(handle, name, out);
 }
 VGPU_API cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
   return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(handle));
@@ -268,6 +276,7 @@ VGPU_API cuKernelGetFunction(CUfunction* out, CUkernel handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
+  make_resident(function);
   *out = reinterpret_cast<CUfunction>(function);
   return CUDA_SUCCESS;
 }

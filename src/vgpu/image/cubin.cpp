@@ -14,11 +14,15 @@ constexpr uint32_t kOldArchSpecific = 0x800;
 constexpr uint8_t kOtherKernel = 0x10;      // STO_CUDA_ENTRY
 constexpr uint8_t kOtherManaged = 0x04;     // STO_CUDA_MANAGED
 constexpr uint32_t kTypeInfo = SHT_LOPROC;  // SHT_CUDA_INFO
+constexpr uint32_t kTypeCallGraph = SHT_LOPROC + 1;
 constexpr uint32_t kTypeCompat = SHT_LOPROC + 0x86;
 // Per block, for the system. From sm_90 on compilers lay it out at the start of .nv.shared; before, the driver adds it.
 constexpr uint32_t kSystemSharedBytes = 1024;
 constexpr int kFirstSmWithSystemShared = 90;
 constexpr uint64_t kMaxSections = 1u << 22;
+constexpr int kDeepestCall = 16;
+// The device runtime's functions behind printf and assert.
+constexpr std::string_view kPrintf = "vprintf", kAssertion = "__assertfail";
 
 enum InfoAttribute : uint8_t {
   kAttrMaxThreads = 0x05,
@@ -209,12 +213,20 @@ struct Parser {
     }
   }
 
+  // The name of a function that the driver's device runtime provides; empty for others.
+  std::string_view runtime_function(size_t i) const {
+    if (symbols[i].st_shndx != SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC) return {};
+    return symbol_names.text(symbols[i].st_name);
+  }
+  bool is_reporter(size_t i) const {
+    const std::string_view name = runtime_function(i);
+    return name == kPrintf || name == kAssertion;
+  }
   void note_runtime_use(size_t i) {
     if (symbols[i].st_other & kOtherManaged && ELF64_ST_TYPE(symbols[i].st_info) == STT_OBJECT) out->has_managed = true;
-    if (symbols[i].st_shndx != SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC) return;
-    const std::string_view name = symbol_names.text(symbols[i].st_name);
-    if (name == "vprintf") out->uses_printf = true;
-    else if (name == "__assertfail") out->uses_assert = true;
+    const std::string_view name = runtime_function(i);
+    if (name == kPrintf) out->uses_printf = true;
+    else if (name == kAssertion) out->uses_assert = true;
     else if (name == "malloc" || name == "free") out->uses_malloc = true;
   }
 
@@ -233,6 +245,7 @@ struct Parser {
     for (const Elf64_Shdr& section : sections) {
       const std::string_view name = section_name(section);
       if (section.sh_type == kTypeInfo && name == ".nv.info") read_image_info(contents(section));
+      if (section.sh_type == kTypeCallGraph) read_calls(contents(section));
     }
     for (const Elf64_Shdr& section : sections) {
       const std::string_view name = section_name(section);
@@ -244,6 +257,27 @@ struct Parser {
         uint64_t bytes = section.sh_size;
         if (out->sm >= kFirstSmWithSystemShared) bytes -= std::min<uint64_t>(bytes, kSystemSharedBytes);
         kernel->static_shared_bytes = static_cast<uint32_t>(bytes);
+      }
+    }
+  }
+
+  // Pairs of symbols, caller and callee; negative callees are not functions of this kind.
+  void read_calls(Bytes section) {
+    if (!out->uses_printf && !out->uses_assert) return;
+    std::vector<std::pair<uint32_t, uint32_t>> calls(section.data ? section.size / sizeof(uint32_t[2]) : 0);
+    if (calls.empty()) return;
+    static_assert(sizeof calls[0] == sizeof(uint32_t[2]));
+    std::memcpy(static_cast<void*>(calls.data()), section.data, calls.size() * sizeof calls[0]);
+    std::vector<bool> reports(symbols.size());
+    for (size_t i = 0; i < symbols.size(); ++i) reports[i] = is_reporter(i);
+    // Backwards along the calls until nothing changes; most lists are one call deep. The bound is for hostile ones.
+    bool changed = true;
+    for (int pass = 0; changed && pass < kDeepestCall; ++pass) {
+      changed = false;
+      for (const auto& [caller, callee] : calls) {
+        if (caller >= reports.size() || callee >= reports.size() || reports[caller] || !reports[callee]) continue;
+        reports[caller] = changed = true;
+        if (KernelInfo* kernel = kernel_by_symbol(caller)) kernel->calls_reporter = true;
       }
     }
   }

@@ -38,6 +38,7 @@ struct KernelInfo {
   int16_t binary_version = 0;          // real architecture
   uint64_t code_bytes = 0;             // its .text section
   std::span<const ParamInfo> params;   // in order
+  bool calls_reporter = false;         // printf or a device-side assertion, itself or through a function
   bool is_estimate = false;            // from PTX: registers, local memory and code size are not known before compilation
 };
 
