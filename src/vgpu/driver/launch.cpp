@@ -243,6 +243,7 @@ VGPU_API cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
   (void)state_of_##name;                                  \
   Function* name = to_function(handle);                   \
   if (!name) return CUDA_ERROR_INVALID_HANDLE;            \
+  make_resident(name);                                    \
   const CardDesc& card = *name->module->device->card
 
 VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads, size_t shared_bytes) {
