@@ -151,6 +151,8 @@ TEST(ImageModule, RuntimeParts) {
   EXPECT_TRUE(module->kernel("uses")->calls_reporter);
   EXPECT_TRUE(module->kernel("through")->calls_reporter);
   EXPECT_FALSE(module->kernel("quiet")->calls_reporter);
+  EXPECT_TRUE(module->kernel("uses")->calls_malloc);
+  EXPECT_FALSE(module->kernel("through")->calls_malloc || module->kernel("quiet")->calls_malloc);
   EXPECT_FALSE(module->code()->relocatable);
   const std::string other = fixture("kernels_90.cubin");
   const auto without = Module::open(bytes_of(other), 9, 0, &status);

@@ -21,7 +21,8 @@ struct DeviceMemory {
   Heap data, streams;
   uint64_t idle_streams = 0;  // places of destroyed streams, used again
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
-  bool has_printf = false, has_assert = false, has_report_buffer = false, prepared = false;
+  bool has_printf = false, has_assert = false, has_malloc = false, has_report_buffer = false, has_malloc_heap = false;
+  bool prepared = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
 };
 struct DriverMemory {
@@ -136,7 +137,6 @@ static void place_variables(Module* module) {
 void make_resident(Function* function) {
   if (function->resident.load(std::memory_order_relaxed) || function->resident.exchange(true)) return;
   Device* device = function->module->device;
-  const image::KernelInfo& info = *function->info;
   place_variables(function->module);
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
@@ -155,7 +155,21 @@ void make_resident(Function* function) {
     charge(device, image::kAssertBytes, "device-side assertions");
     if (const uint64_t chunk = memory.code.take(image::kAssertCodeBytes)) take(device, chunk, "device-side assertions");
   }
-  if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(info))) take(device, chunk, function->name);
+  if (code && code->uses_malloc && !memory.has_malloc) {
+    memory.has_malloc = true;
+    charge(device, image::kMallocBytes, "device-side malloc");
+  }
+  if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(*function->info))) take(device, chunk, function->name);
+}
+
+void prepare_launch(Function* function) {
+  make_resident(function);
+  if (function->launched.load(std::memory_order_relaxed) || function->launched.exchange(true)) return;
+  Device* device = function->module->device;
+  const image::KernelInfo& info = *function->info;
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
   // More local memory per thread than ever before: the card sets it aside for all threads that can run at once.
   if (info.local_bytes > memory.local_bytes_per_thread) {
     const int32_t* limits = device->card->attributes;
@@ -168,6 +182,10 @@ void make_resident(Function* function) {
     memory.has_report_buffer = true;
     std::lock_guard memory_lock(driver()->memory_mutex);
     device->addresses->allocate(round_up(image::kReportBufferBytes, kGranule));
+  }
+  if (info.calls_malloc && !memory.has_malloc_heap) {
+    memory.has_malloc_heap = true;
+    charge(device, image::kMallocHeapBytes, "device-side malloc");
   }
 }
 

@@ -92,7 +92,7 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   advance(stream, kernel_ticks(function, launch.params));
   stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
-  make_resident(function);
+  prepare_launch(function);
   if (!inside_operator() && (launch.params || launch.extra)) forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;
 }

@@ -26,6 +26,7 @@ struct Function {
   const image::KernelInfo* info = nullptr;  // for the device of the module; lives as long as the module
   const char* name = "";                    // NUL-terminated, owned by the module
   std::atomic<bool> resident{false};        // its code is on the card's account
+  std::atomic<bool> launched{false};
   std::atomic<KernelSpeed> speed{KernelSpeed::kNotLooked};
   std::mutex mutex;                         // settings
   KernelSettings settings;
@@ -74,7 +75,10 @@ CUresult find_kernel(Module* module, const char* name, Function** out);
 // Where a module's variable lies: taken from the card once, when it is first asked for or the module's first kernel is launched.
 CUresult find_variable(Module* module, const char* name, CUdeviceptr* address, size_t* bytes);
 
-// The kernel's code becomes resident on its card at its first launch (lazy loading); charged as modelled memory.
+// The kernel's code comes to its card (lazy loading), which is charged as modelled memory: when a handle for launches, its
+// occupancy or its first launch is asked for. Seen on an H200: a kernel's name in a library does not bring it.
 void make_resident(Function* function);
+// Before a launch; the first one also brings what kernels need to run: local memory, room for printf and malloc.
+void prepare_launch(Function* function);
 
 }  // namespace tonnage::vgpu

@@ -21,8 +21,8 @@ constexpr uint32_t kSystemSharedBytes = 1024;
 constexpr int kFirstSmWithSystemShared = 90;
 constexpr uint64_t kMaxSections = 1u << 22;
 constexpr int kDeepestCall = 16;
-// The device runtime's functions behind printf and assert.
-constexpr std::string_view kPrintf = "vprintf", kAssertion = "__assertfail";
+// The device runtime's functions; the first two are behind printf and assert.
+constexpr std::string_view kPrintf = "vprintf", kAssertion = "__assertfail", kMalloc = "malloc";
 
 enum InfoAttribute : uint8_t {
   kAttrMaxThreads = 0x05,
@@ -79,6 +79,10 @@ uint64_t section_count(Bytes image, const Elf64_Ehdr& header) {
   if (count == 0) count = first.sh_size;  // more than 65279 sections
   return count <= kMaxSections && image.covers(header.e_shoff, count * header.e_shentsize) ? count : 0;
 }
+
+struct Call {
+  uint32_t caller, callee;  // symbols
+};
 
 struct Parser {
   Bytes image;
@@ -218,16 +222,12 @@ struct Parser {
     if (symbols[i].st_shndx != SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC) return {};
     return symbol_names.text(symbols[i].st_name);
   }
-  bool is_reporter(size_t i) const {
-    const std::string_view name = runtime_function(i);
-    return name == kPrintf || name == kAssertion;
-  }
   void note_runtime_use(size_t i) {
     if (symbols[i].st_other & kOtherManaged && ELF64_ST_TYPE(symbols[i].st_info) == STT_OBJECT) out->has_managed = true;
     const std::string_view name = runtime_function(i);
     if (name == kPrintf) out->uses_printf = true;
     else if (name == kAssertion) out->uses_assert = true;
-    else if (name == "malloc" || name == "free") out->uses_malloc = true;
+    else if (name == kMalloc || name == "free") out->uses_malloc = true;
   }
 
   bool is_kernel(size_t i) const {
@@ -263,21 +263,26 @@ struct Parser {
 
   // Pairs of symbols, caller and callee; negative callees are not functions of this kind.
   void read_calls(Bytes section) {
-    if (!out->uses_printf && !out->uses_assert) return;
-    std::vector<std::pair<uint32_t, uint32_t>> calls(section.data ? section.size / sizeof(uint32_t[2]) : 0);
+    if (!out->uses_printf && !out->uses_assert && !out->uses_malloc) return;
+    std::vector<Call> calls(section.data ? section.size / sizeof(Call) : 0);
     if (calls.empty()) return;
-    static_assert(sizeof calls[0] == sizeof(uint32_t[2]));
-    std::memcpy(static_cast<void*>(calls.data()), section.data, calls.size() * sizeof calls[0]);
-    std::vector<bool> reports(symbols.size());
-    for (size_t i = 0; i < symbols.size(); ++i) reports[i] = is_reporter(i);
+    std::memcpy(calls.data(), section.data, calls.size() * sizeof(Call));
+    mark_callers(calls, {kPrintf, kAssertion}, &KernelInfo::calls_reporter);
+    if (out->uses_malloc) mark_callers(calls, {kMalloc}, &KernelInfo::calls_malloc);
+  }
+  // Marks the kernels that reach one of the device runtime's functions.
+  void mark_callers(const std::vector<Call>& calls, std::initializer_list<std::string_view> functions, bool KernelInfo::*mark) {
+    std::vector<bool> reaches(symbols.size());
+    for (size_t i = 0; i < symbols.size(); ++i)
+      for (std::string_view name : functions) reaches[i] = reaches[i] || runtime_function(i) == name;
     // Backwards along the calls until nothing changes; most lists are one call deep. The bound is for hostile ones.
     bool changed = true;
     for (int pass = 0; changed && pass < kDeepestCall; ++pass) {
       changed = false;
-      for (const auto& [caller, callee] : calls) {
-        if (caller >= reports.size() || callee >= reports.size() || reports[caller] || !reports[callee]) continue;
-        reports[caller] = changed = true;
-        if (KernelInfo* kernel = kernel_by_symbol(caller)) kernel->calls_reporter = true;
+      for (const Call& call : calls) {
+        if (call.caller >= reaches.size() || call.callee >= reaches.size() || reaches[call.caller] || !reaches[call.callee]) continue;
+        reaches[call.caller] = changed = true;
+        if (KernelInfo* kernel = kernel_by_symbol(call.caller)) kernel->*mark = true;
       }
     }
   }

@@ -39,6 +39,7 @@ struct KernelInfo {
   uint64_t code_bytes = 0;             // its .text section
   std::span<const ParamInfo> params;   // in order
   bool calls_reporter = false;         // printf or a device-side assertion, itself or through a function
+  bool calls_malloc = false;           // likewise
   bool is_estimate = false;            // from PTX: registers, local memory and code size are not known before compilation
 };
 

@@ -12,7 +12,7 @@ namespace tonnage::vgpu::image {
 
 inline constexpr uint64_t kPoolChunkBytes = 2ull << 20;
 
-// A function takes its code and this much more when it is loaded (lazily: at its first use).
+// A function takes its code and this much more when it is loaded.
 inline constexpr uint64_t kFunctionOverheadBytes = 2304;
 inline uint64_t resident_code_bytes(const KernelInfo& kernel) { return kernel.code_bytes + kFunctionOverheadBytes; }
 
@@ -22,8 +22,8 @@ inline constexpr uint64_t kFirstCodeChunkFree = 153 * 2560;
 // Module variables, each kind of a module together: the unit in which the pool hands out. There is no chunk at first.
 inline constexpr uint64_t kVariableUnitBytes = 256;
 
-// Once per context, when the first module that needs it is loaded. Device-side assertions need printf's part as well;
-// device-side malloc takes its own, and its heap of kMallocHeapBytes at the first launch.
+// Once per context, when the first kernel of a module that needs it is loaded. Device-side assertions need printf's part as well;
+// device-side malloc takes its own, and its heap of kMallocHeapBytes at the first launch of a kernel that calls it.
 inline constexpr uint64_t kPrintfBytes = 62ull << 20;
 inline constexpr uint64_t kAssertBytes = 28ull << 20;
 // Machine code that comes with assertions. Known to be between 128 and 1,408 bytes: at which operator 26 PyTorch programs needed
@@ -34,7 +34,6 @@ inline constexpr uint64_t kAssertCodeBytes = 1280;
 inline constexpr uint64_t kReportBufferBytes = 8654848;
 inline constexpr uint64_t kMallocBytes = 48ull << 20;
 inline constexpr uint64_t kMallocHeapBytes = 10ull << 20;
-inline constexpr uint64_t kManagedBytes = 128ull << 20;
 
 // Chunks of 2 MiB, first fit.
 class ChunkPool {
