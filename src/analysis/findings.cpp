@@ -215,7 +215,8 @@ void find_leaks(const Timeline& timeline, const Report& report, const ExplainOpt
       if (limit && growth.bytes_per_iteration > 0) {
         const uint64_t left = *limit > growth.last_peak_bytes ? *limit - growth.last_peak_bytes : 0;
         finding.fails_at_step = growth.last_number + left / growth.bytes_per_iteration + 1;
-        finding.text += fmt::format(" At this rate {} {} will fail on {}.", unit, *finding.fails_at_step, size_text(*limit));
+        finding.text += fmt::format(" {} {} {} will fail on {}{}.", line.may_be_filling ? "If it goes on at this rate," : "At this rate", unit, *finding.fails_at_step, size_text(*limit),
+                                    line.may_be_filling && !line.replaced ? "; what is full before that fits" : "");
       }
       out.findings.push_back(std::move(finding));
     }

@@ -18,26 +18,6 @@ constexpr size_t kMinIterations = 4;
 constexpr size_t kManyIterations = 32;              // over so many, less proves as much
 constexpr uint64_t kMinBytesOverMany = 1 << 20;
 constexpr size_t kMinOccurrences = 4;               // of what is left behind now and then
-constexpr size_t kGraphTensors = 5;                 // fewer tensors an iteration are not called a graph
-constexpr size_t kGraphKinds = 3;                   // nor are equal ones: different sizes and stacks
-constexpr size_t kGraphPart = 5;                    // a graph holds at least a fifth of what the forward pass makes
-constexpr size_t kSurelyGraph = 24;                 // tensors an iteration: nobody keeps so many one by one
-
-struct LineSum {
-  std::vector<uint64_t> bytes, counts;  // by iteration
-  std::map<uint64_t, uint64_t> sizes;   // requested size -> count, in the iterations that count
-  std::map<uint32_t, uint64_t> stacks;  // stack -> bytes
-  uint64_t activation_bytes = 0, forward_bytes = 0, backward_bytes = 0, total_bytes = 0;
-  std::map<Category, uint64_t> categories;
-  std::vector<uint64_t> events;
-  Site site;
-};
-
-uint64_t median(std::vector<uint64_t> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 uint64_t allocated_at(const Timeline& timeline, int device, uint64_t event) {
   const auto found = timeline.devices().find(device);
@@ -56,12 +36,6 @@ bool has_phase(const Timeline& timeline, uint32_t process, const std::vector<Ite
     }
   return false;
 }
-
-// Which of the iterations that count left something behind at a line.
-struct Pattern {
-  std::vector<size_t> at;  // iterations with survivors, in order
-  size_t every = 0;        // 1: in nearly each; n: in every n-th; 0: no pattern
-};
 
 // A leak leaves something behind all along: in nearly each iteration, or at an even distance (each epoch, each validation). A cache
 // fills early, a queue of fixed length and a cycle that waits for the garbage collector hold recent ones only: neither is even.
@@ -92,7 +66,7 @@ bool rises_between(const std::vector<uint64_t>& allocated, const std::vector<siz
 }
 
 // Made by these lines before the range, kept for a while, and given back: then it is given back again (the results of a validation).
-std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process, uint32_t first_event, uint32_t last_event, const std::map<LineKey, LineSum>& lines) {
+std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process, uint32_t first_event, uint32_t last_event, const std::map<LineKey, uint64_t>& lines) {
   std::map<LineKey, uint64_t> released;
   std::map<uint32_t, std::vector<const Allocation*>> by_stack;
   for (const Allocation& a : timeline.allocations()) {
@@ -109,23 +83,6 @@ std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device
     }
   }
   return released;
-}
-
-// Whether a backward pass freed what some forward pass called from that line had made.
-bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) {
-  const trace::Record& record = timeline.record();
-  if (!line.known()) return false;
-  std::vector<int> known(record.stacks.size(), -1);
-  for (const Allocation& a : timeline.allocations()) {
-    if (a.process != process || a.before_history || a.free_event == kNever || a.category != Category::kActivation || a.stack >= record.stacks.size()) continue;
-    int& from_line = known[a.stack];
-    if (from_line < 0) {
-      const auto& frames = record.stacks[a.stack];
-      from_line = std::any_of(frames.begin(), frames.end(), [&](const record::Frame& frame) { return frame.line == line.line && record.string(frame.file) == line.file && record.string(frame.function) == line.function; });
-    }
-    if (from_line == 1 && phase_of(record, timeline.stacks(), record.events[a.free_event], true) == Phase::kBackward) return true;
-  }
-  return false;
 }
 
 // A history whose beginning was overwritten shows the last iterations only. What is older, and of the sizes that a line still leaves
@@ -152,103 +109,108 @@ void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t
   }
 }
 
-// Lines that a forward pass leaves tensors behind at, in the same iterations.
-struct GraphParts {
-  std::map<LineKey, const LineSum*> lines;
-  uint64_t total_bytes = 0;
-};
-
-// The lines together, if they are what autograd saves of a pass, and not a few outputs that someone keeps.
-std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process, const GraphParts& parts, size_t every, size_t first_old, size_t end_old, uint64_t forward_bytes) {
-  std::vector<uint64_t> bytes(end_old), counts(end_old);
-  size_t kinds = 0, iterations = 0;
-  std::vector<std::pair<uint32_t, uint64_t>> stacks;
-  for (const auto& [key, sum] : parts.lines) {
-    kinds += sum->sizes.size() + sum->stacks.size();
-    for (size_t k = 0; k < end_old; ++k) {
-      bytes[k] += sum->bytes[k];
-      counts[k] += sum->counts[k];
-    }
-    for (const auto& [stack, of_stack] : sum->stacks) stacks.emplace_back(stack, of_stack);
-  }
-  std::vector<uint64_t> bytes_old, counts_old;
-  uint64_t all = 0;
-  for (size_t k = first_old; k < end_old; ++k) {
-    all += bytes[k];
-    if (every > 1 && bytes[k] == 0) continue;
-    bytes_old.push_back(bytes[k]);
-    counts_old.push_back(counts[k]);
-  }
-  for (const auto& [key, sum] : parts.lines)
-    iterations = std::max(iterations, static_cast<size_t>(std::count_if(sum->bytes.begin(), sum->bytes.end(), [](uint64_t of) { return of > 0; })));
-  const uint64_t tensors = median(counts_old);
-  // It keeps much of what the forward pass makes.
-  if (tensors < kGraphTensors || kinds < kGraphKinds || (all * kGraphPart < forward_bytes && tensors < kSurelyGraph)) return std::nullopt;
-  Growth graph;
-  graph.whole_graph = true;
-  graph.category = Category::kActivation;
-  graph.every = static_cast<uint32_t>(every);
-  graph.bytes_each = median(bytes_old);
-  graph.allocations_per_iteration = tensors;
-  graph.iterations = static_cast<uint32_t>(iterations);
-  graph.kept_bytes = parts.total_bytes;
-  graph.site = common_caller(timeline, stacks);
-  graph.trains_elsewhere = trains_from(timeline, process, graph.site.line);
-  std::vector<std::pair<uint64_t, Place>> by_bytes;
-  for (const auto& [key, sum] : parts.lines) {
-    if (graph.events.size() < 8) graph.events.insert(graph.events.end(), sum->events.begin(), sum->events.end());
-    by_bytes.emplace_back(sum->total_bytes, sum->site.line);
-  }
-  std::stable_sort(by_bytes.begin(), by_bytes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (size_t i = 0; i < by_bytes.size() && i < 4; ++i) graph.lines.push_back(by_bytes[i].second);
-  if (!graph.site.line.known() && !by_bytes.empty()) graph.site.line = graph.site.user_line = by_bytes.front().second;
-  return graph;
-}
+using PartKey = std::pair<LineKey, bool>;  // made by backward passes
 
 struct Survivors {
-  std::map<LineKey, LineSum> lines;
+  std::map<PartKey, LineSum> lines;
   uint64_t forward_bytes = 0;  // made inside modules, in the iterations that count
 };
 
-// What iterations before end_kept made and what is alive at end_event, by line. [first_old, end_old): the iterations that count.
-Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, size_t first_old, size_t end_old, size_t end_kept, uint64_t end_event) {
+// Operators that make a tensor of nothing: no graph saves what they make unless it is given to one.
+bool is_factory(const std::string& op) {
+  for (const char* name : {"zeros", "ones", "full", "empty", "empty_strided", "rand", "randn", "randint", "arange", "eye", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"}) {
+    if (op.starts_with("aten::") && std::string_view(op).substr(6) == name) return true;
+  }
+  return false;
+}
+
+// What iterations before end_kept made and what is alive at end_event, by line.
+Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, const GrowthRange& range, size_t end_kept, uint64_t end_event) {
+  const trace::Record& record = timeline.record();
   Survivors out;
+  std::map<std::pair<uint32_t, bool>, LineSum*> line_of_stack;  // sites are texts: one for each stack, not for each allocation
+  const auto line_of = [&](const Allocation& a, bool backward) -> LineSum*& { return line_of_stack[{a.stack, backward}]; };
   for (const Allocation& a : timeline.allocations()) {
     if (a.device != device || a.process != process || a.before_history) continue;
     const size_t k = iteration_of(iterations, a.alloc_event);
     if (k == SIZE_MAX) continue;
+    const Event& event = record.events[a.alloc_event];
     const StackFacts& facts = timeline.stacks()[a.stack];
-    const Phase phase = timeline.record().events[a.alloc_event].phase;
-    const bool in_forward = (facts.in_module || phase == Phase::kForward || phase == Phase::kEval) && !facts.in_backward;
-    if (in_forward && k >= first_old && k < end_old) out.forward_bytes += a.block_bytes;
-    if (k >= end_kept || !a.live_at(end_event) || stays_by_design(timeline, a)) continue;
-    const Site site = timeline.stacks().site(timeline.record().events[a.alloc_event]);
-    LineSum& sum = out.lines[key_of(site)];
-    if (sum.bytes.empty()) {
-      sum.bytes.resize(iterations.size());
-      sum.counts.resize(iterations.size());
-      sum.site = site;
+    const Phase phase = event.phase;
+    const bool backward = facts.in_backward || phase == Phase::kBackward || (facts.empty && phase == Phase::kOther);
+    const bool in_forward = (facts.in_module || phase == Phase::kForward || phase == Phase::kEval) && !backward;
+    if (in_forward && k >= range.first_old && k < range.end_old) out.forward_bytes += a.block_bytes;
+    if (stays_by_design(timeline, a)) continue;
+    const bool survives = k < end_kept && a.live_at(end_event);
+    // Stacks that know nothing are told apart by their operators.
+    LineSum* known = facts.empty ? nullptr : line_of(a, backward);
+    if (!known && (survives || !facts.empty)) {
+      const Site site = timeline.stacks().site(event);
+      LineSum& sum = out.lines[{key_of(site), backward}];
+      if (sum.bytes.empty()) {
+        sum.bytes.resize(iterations.size());
+        sum.counts.resize(iterations.size());
+        sum.made.resize(iterations.size());
+        sum.first_event.resize(iterations.size(), UINT32_MAX);
+        sum.last_event.resize(iterations.size());
+        sum.site = site;
+        sum.backward = backward;
+      }
+      known = &sum;
+      if (!facts.empty) line_of(a, backward) = known;
     }
+    if (!known) continue;
+    LineSum& sum = *known;
+    ++sum.made[k];
+    const size_t freed_in = a.free_event == kNever ? SIZE_MAX : iteration_of(iterations, a.free_event);
+    if (freed_in != k && k + 2 >= iterations.size()) ++sum.born_late;
+    if (freed_in != k && freed_in != SIZE_MAX && freed_in + 2 >= iterations.size()) {
+      ++sum.died_late;
+      sum.youngest_died = std::max(sum.youngest_died, a.alloc_event);
+    }
+    if (!survives) continue;
     sum.bytes[k] += a.block_bytes;
     ++sum.counts[k];
+    sum.first_event[k] = std::min(sum.first_event[k], a.alloc_event);
+    sum.last_event[k] = std::max(sum.last_event[k], a.alloc_event);
     sum.total_bytes += a.block_bytes;
     sum.categories[a.category] += a.block_bytes;
     if (a.category == Category::kActivation) sum.activation_bytes += a.block_bytes;
     if (in_forward || (facts.in_functional && !facts.in_backward)) sum.forward_bytes += a.block_bytes;
-    if (facts.in_backward || phase == Phase::kBackward || (facts.empty && phase == Phase::kOther)) sum.backward_bytes += a.block_bytes;
-    if (k >= first_old && k < end_old) {
+    if (event.op != record::kNoId && !facts.in_module && is_factory(record.string(event.op))) sum.factory_bytes += a.block_bytes;
+    if (k >= range.first_old && k < range.end_old) {
       ++sum.sizes[a.requested_bytes];
       sum.stacks[a.stack] += a.block_bytes;
       if (sum.events.size() < 8) sum.events.push_back(a.alloc_event);
     }
   }
+  std::erase_if(out.lines, [](const auto& line) { return line.second.total_bytes == 0; });
   return out;
+}
+
+// What is made anew, and larger, each time beside single tensors that stay is made of them: the queue that is joined, the scores against
+// all that a memory bank holds.
+void add_replaced(Growth replaced, GrowthReport& report) {
+  Growth* of = nullptr;
+  for (Growth& growth : report.growth) {
+    if (growth.may_be_filling && !growth.replaced && growth.every == 1 && (!of || growth.kept_bytes > of->kept_bytes)) of = &growth;
+  }
+  if (!of) {
+    report.growth.push_back(std::move(replaced));
+    return;
+  }
+  if (of->parts.empty()) of->parts.push_back({GrowthPart::Role::kBeside, of->site, of->bytes_per_iteration, of->allocations_per_iteration});
+  of->parts.push_back({GrowthPart::Role::kReplaced, replaced.site, replaced.bytes_per_iteration, 1});
+  of->kept_bytes += replaced.kept_bytes;
+  of->bytes_each += replaced.bytes_per_iteration;
+  of->bytes_per_iteration += replaced.bytes_per_iteration;
 }
 
 GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
   GrowthReport report;
   const auto& iterations = range.iterations;
   report.are_steps = range.are_steps;
+  report.failed = failed;
   report.anchor = range.anchor;
   report.iterations = static_cast<uint32_t>(iterations.size());
   report.end_event = end_event;
@@ -262,21 +224,23 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   // At a failure the last one's part counts among what is kept, but proves nothing.
   const size_t end_kept = failed ? iterations.size() : end_old;
 
-  const Survivors survivors = survivors_of(timeline, device, process, iterations, first_old, end_old, end_kept, end_event);
-  const std::map<LineKey, LineSum>& lines = survivors.lines;
+  GrowthRange counted{first_old, end_old, 0};
+  const Survivors survivors = survivors_of(timeline, device, process, iterations, counted, end_kept, end_event);
+  counted.forward_bytes = survivors.forward_bytes;
+  std::map<LineKey, uint64_t> left_behind;
+  for (const auto& [key, sum] : survivors.lines) left_behind[key.first] += sum.total_bytes;
 
   // Does the whole really grow?
   std::vector<uint64_t> after;
   for (const Iteration& iteration : iterations) after.push_back(allocated_at(timeline, device, iteration.end_event - 1));
   const uint64_t net_growth = after.back() > after.front() ? after.back() - after.front() : 0;
-  const std::map<LineKey, uint64_t> released = failed ? std::map<LineKey, uint64_t>{} : released_before(timeline, device, process, iterations.front().first_event, static_cast<uint32_t>(end_event), lines);
+  const std::map<LineKey, uint64_t> released = failed ? std::map<LineKey, uint64_t>{} : released_before(timeline, device, process, iterations.front().first_event, static_cast<uint32_t>(end_event), left_behind);
 
-  std::map<size_t, GraphParts> graphs;  // by how often they come
-  std::vector<std::pair<LineKey, Growth>> singles;
-  for (const auto& [key, sum] : lines) {
-    const Pattern pattern = pattern_of(sum.bytes, first_old, end_old);
+  std::vector<GrowingLine> lines;
+  for (const auto& [key, sum] : survivors.lines) {
+    Pattern pattern = pattern_of(sum.bytes, first_old, end_old);
     if (pattern.every == 0 || !rises_between(after, pattern.at)) continue;
-    if (const auto found = released.find(key); found != released.end() && found->second * 2 >= sum.total_bytes) continue;
+    if (const auto found = released.find(key.first); found != released.end() && found->second * 2 >= sum.total_bytes) continue;
     std::vector<uint64_t> in_old, counts;
     for (size_t k = first_old; k < end_old; ++k) {
       if (pattern.every > 1 && sum.bytes[k] == 0) continue;
@@ -294,42 +258,18 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     growth.events = sum.events;
     if (sum.sizes.size() == 1) growth.size_each = sum.sizes.begin()->first;
     growth.category = std::max_element(sum.categories.begin(), sum.categories.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
-    // Parts of a graph: made by the forward pass, of several kinds.
-    growth.backward = sum.backward_bytes * 2 >= sum.total_bytes;
-    if (!growth.backward && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes)) {
-      GraphParts& parts = graphs[pattern.every];
-      parts.lines[key] = &sum;
-      parts.total_bytes += sum.total_bytes;
-    }
-    singles.emplace_back(key, std::move(growth));
+    growth.backward = sum.backward;
+    growth.idle_iterations = idle_iterations(sum, counted);
+    lines.push_back({&sum, std::move(pattern), std::move(growth)});
   }
-  std::set<LineKey> in_graph;
-  const auto largest = std::max_element(graphs.begin(), graphs.end(), [](const auto& a, const auto& b) { return a.second.total_bytes < b.second.total_bytes; });
-  if (largest != graphs.end()) {
-    if (auto graph = graph_of(timeline, process, largest->second, largest->first, first_old, end_old, survivors.forward_bytes)) {
-      for (const auto& [key, sum] : largest->second.lines) in_graph.insert(key);
-      // What a backward pass made that can be gone through again (create_graph) hangs on the same graph.
-      for (const auto& [key, growth] : singles) {
-        if (!growth.backward || growth.every != graph->every || growth.bytes_each > 4 * graph->bytes_each) continue;
-        in_graph.insert(key);
-        graph->kept_bytes += growth.kept_bytes;
-        graph->bytes_each += growth.bytes_each;
-        graph->allocations_per_iteration += growth.allocations_per_iteration;
-      }
-      graph->bytes_per_iteration = graph->bytes_each / graph->every;
-      report.growth.push_back(std::move(*graph));
-    }
-  }
-  for (auto& [key, growth] : singles) {
-    if (in_graph.count(key) == 0) report.growth.push_back(std::move(growth));
-  }
+  report.growth = join_lines(timeline, process, std::move(lines), counted, failed);
   std::erase_if(report.growth, [&](const Growth& growth) {
     const bool long_and_sure = iterations.size() >= kManyIterations && growth.kept_bytes >= kMinBytesOverMany;
-    return growth.bytes_per_iteration < kMinBytesPerIteration && !long_and_sure;
+    // Lines that are little each do not become much by belonging together.
+    const uint64_t largest = growth.parts.empty() || growth.whole_graph ? growth.bytes_per_iteration : growth.parts.front().bytes_per_iteration;
+    return largest < kMinBytesPerIteration && !long_and_sure;
   });
-  std::map<LineKey, uint64_t> left_behind;
-  for (const auto& [key, sum] : lines) left_behind[key] = sum.total_bytes;
-  for (Growth& growth : find_replaced(timeline, device, process, iterations, end_event, failed, left_behind)) report.growth.push_back(std::move(growth));
+  for (Growth& growth : find_replaced(timeline, device, process, iterations, end_event, failed, left_behind)) add_replaced(std::move(growth), report);
   if (timeline.record().history_truncated) find_older(timeline, device, process, end_event, report);
   std::stable_sort(report.growth.begin(), report.growth.end(), [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
   for (const Growth& growth : report.growth) {

@@ -3,7 +3,8 @@
 // Told apart from warm-up, caches and changing shapes: an allocation counts only if it is still alive at the end although its iteration
 // is not among the last; the line must leave something behind in nearly every iteration but the first, or at an even distance; what is
 // allocated after each iteration must really grow; and what the line made before must not have been given back. Optimizer state, modules
-// and workspaces stay by design. A line that holds one tensor which is replaced by a larger one each time grows too, unless the samples
+// and workspaces stay by design. A line that shows itself as a cache (leak_caches.cpp) is left out; one that may be a cache whose bound was
+// not reached is marked. Lines that belong together are one growth. A line that holds one tensor which is replaced by a larger one each time grows too, unless the samples
 // grow, or it is the cache of one generation. Fewer than four iterations prove nothing.
 //
 // Who holds the memory cannot be seen (that is a Python reference); what is held, and which line made it, can.
@@ -18,6 +19,13 @@
 
 namespace tonnage::analysis {
 
+// One of several lines that grow together.
+struct GrowthPart {
+  enum class Role : uint8_t { kForward, kBackward, kInput, kBeside, kReplaced } role = Role::kBeside;
+  Site site;
+  uint64_t bytes_per_iteration = 0, tensors = 0;
+};
+
 struct Growth {
   Site site;                       // the line that made it; of a whole graph: the line that called the forward pass
   Category category = Category::kUnknown;
@@ -25,6 +33,7 @@ struct Growth {
   bool trains_elsewhere = false;   // of a whole graph: in other passes from this line a backward pass freed it
   bool backward = false;           // made by backward passes
   bool replaced = false;           // not one more tensor each time, but a larger one in place of the last
+  bool with_gradient = false;      // a tensor and its gradient, in the same iterations
   uint32_t every = 1;              // 2: every second iteration leaves something behind
   uint64_t kept_bytes = 0;         // alive at the end, of all complete iterations (without a failure: but the last)
   uint64_t older_bytes = 0, older_count = 0;  // of the same sizes, and older than a history whose beginning is lost
@@ -34,11 +43,15 @@ struct Growth {
   std::optional<uint64_t> size_each;  // requested, if all are of one size
   uint32_t iterations = 0;         // that left something behind
   std::vector<uint64_t> events;    // a few of the allocations
-  std::vector<Place> lines;        // of a whole graph: where most of it was made
+  std::vector<GrowthPart> parts;   // several lines that belong together: all of them, largest first
+  uint64_t backward_bytes = 0;     // of a whole graph, of bytes_each: what backward passes made
+  bool may_be_filling = false;     // single tensors without a graph: a cache or a buffer that is not full yet looks the same
+  uint32_t idle_iterations = 0;    // in which the line made nothing
 };
 
 struct GrowthReport {
   bool are_steps = false;          // training steps; false: iterations of a loop
+  bool failed = false;             // the moment that was looked at is an out-of-memory
   Place anchor;                    // of a loop: the line that recurs
   uint32_t iterations = 0;         // complete ones
   uint32_t last_number = 0;        // number of the last one

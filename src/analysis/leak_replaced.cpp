@@ -53,16 +53,6 @@ bool same_shapes(const Timeline& timeline, int device, uint32_t process, const I
   return both > 0 && same * 2 >= both;
 }
 
-bool generates(const trace::Record& record, uint32_t stack) {
-  for (const record::Frame& frame : record.stacks[stack]) {
-    const std::string& function = record.string(frame.function);
-    for (const char* name : {"generate", "decode", "sample"}) {
-      if (function.find(name) != std::string::npos) return true;
-    }
-  }
-  return false;
-}
-
 std::map<LineKey, Held> held_by_line(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, uint64_t end_event) {
   const trace::Record& record = timeline.record();
   uint64_t last_event = 0;  // the last at which the process asked for memory: what follows is its end
@@ -105,6 +95,16 @@ std::map<LineKey, Held> held_by_line(const Timeline& timeline, int device, uint3
 
 }  // namespace
 
+bool generates(const trace::Record& record, uint32_t stack) {
+  for (const record::Frame& frame : record.stacks[stack]) {
+    const std::string& function = record.string(frame.function);
+    for (const char* name : {"generate", "decode", "sample"}) {
+      if (function.find(name) != std::string::npos) return true;
+    }
+  }
+  return false;
+}
+
 LineKey key_of(const Site& site) {
   const Place& place = site.user_line.known() ? site.user_line : site.line;
   return {place.file, place.line, place.function};
@@ -120,7 +120,10 @@ size_t iteration_of(const std::vector<Iteration>& iterations, uint32_t event) {
 bool stays_by_design(const Timeline& timeline, const Allocation& a) {
   const StackFacts& facts = timeline.stacks()[a.stack];
   if (facts.makes_state || facts.converts_module || facts.builds_module) return true;
-  return a.category == Category::kWorkspace || (a.source == CategorySource::kTold && (a.category == Category::kParameter || a.category == Category::kBuffer || a.category == Category::kOptimizerState));
+  if (a.category == Category::kWorkspace) return true;
+  if (a.source != CategorySource::kTold) return false;
+  // Autograd tells of any leaf that gets a gradient: an input of a gradient penalty has no name, a parameter has one.
+  return (a.category == Category::kParameter && a.name != record::kNoId) || a.category == Category::kBuffer || a.category == Category::kOptimizerState;
 }
 
 std::vector<Growth> find_replaced(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, uint64_t end_event, bool failed, const std::map<LineKey, uint64_t>& left_behind) {
@@ -146,6 +149,7 @@ std::vector<Growth> find_replaced(const Timeline& timeline, int device, uint32_t
     growth.site = held.site;
     growth.category = held.category;
     growth.replaced = true;
+    growth.may_be_filling = true;
     growth.kept_bytes = bytes[last];
     growth.bytes_per_iteration = grown / (last - first);
     growth.allocations_per_iteration = 1;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "analysis/finding_parts.h"
+
 namespace tonnage::analysis {
 namespace {
 
@@ -16,31 +18,6 @@ constexpr double kLogitsShare = 0.25;
 constexpr double kLargeSampleRatio = 1.25;
 
 double share(uint64_t part, uint64_t whole) { return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole); }
-
-Advice advice(std::string text, std::optional<uint64_t> saves = std::nullopt, std::string setting = "") {
-  return {std::move(text), saves, std::move(setting)};
-}
-
-Evidence evidence(std::string text, std::optional<uint64_t> bytes = std::nullopt, const Site& site = {}) {
-  Evidence out;
-  out.text = std::move(text);
-  out.bytes = bytes;
-  out.site = site;
-  return out;
-}
-
-std::string at(const Site& site) {
-  const std::string text = site_text(site);
-  return text.empty() ? "at a line that the history does not name" : text.starts_with("in ") ? text : "at " + text;
-}
-
-std::string nth(uint32_t number) {
-  const uint32_t tens = number % 100;
-  const char* ending = tens >= 11 && tens <= 13 ? "th" : number % 10 == 1 ? "st" : number % 10 == 2 ? "nd" : number % 10 == 3 ? "rd" : "th";
-  return fmt::format("{}{}", number, ending);
-}
-
-std::string tensors(uint64_t count) { return count == 1 ? "1 tensor" : fmt::format("{} tensors", count); }
 
 class Diagnosis {
  public:
@@ -428,68 +405,5 @@ class Diagnosis {
 }  // namespace
 
 std::vector<Finding> diagnose(const OomFacts& facts, const Timeline& timeline) { return Diagnosis(facts, timeline).run(); }
-
-Finding growth_finding(const Growth& growth, const GrowthReport& report, const Timeline&) {
-  Finding finding;
-  finding.kind = FindingKind::kLeak;
-  finding.bytes = growth.kept_bytes;
-  finding.bytes_per_step = growth.bytes_per_iteration;
-  finding.site = growth.site;
-  const std::string unit = report.are_steps ? "step" : "iteration";
-  const std::string a_unit = report.are_steps ? "a step" : "an iteration";
-  const bool eval = growth.whole_graph && !report.saw_backward && !growth.trains_elsewhere;
-  finding.cause = eval ? Cause::kEvalWithGraph : Cause::kLeak;
-  finding.confidence = report.iterations >= 6 ? 0.95 : 0.85;
-  if (eval) {
-    finding.title = "A loop without a backward pass keeps its graphs";
-    finding.text = fmt::format("Each of {} {}s leaves {} behind: what autograd saves of a forward pass called {}. No backward pass ran, so nothing frees it; something that the loop keeps "
-                               "(an output, a loss) refers to it.",
-                               growth.iterations, unit, size_text(growth.bytes_per_iteration), at(growth.site));
-    finding.advice.push_back(advice(fmt::format("Run the loop under torch.no_grad() or torch.inference_mode(): the {} would not be kept", size_text(growth.kept_bytes)), growth.kept_bytes, "with torch.inference_mode():"));
-    finding.advice.push_back(advice("If gradients are wanted: .detach() or .item() on what is kept, and .cpu() if it is large; where losses of many batches are summed, backward() on each of them frees its graph at once"));
-  } else if (growth.whole_graph) {
-    const std::string often = growth.every == 1 ? a_unit : fmt::format("every {} {}", nth(growth.every), unit);
-    finding.title = growth.every == 1 ? "Every " + unit + " leaves a whole graph behind" : fmt::format("Every {} {} leaves a whole graph behind", nth(growth.every), unit);
-    finding.text = fmt::format("{} {} stay alive, about {} tensors: what autograd saved of a forward pass called {}. Something that is kept (a loss in a list or a running sum, an output, a hidden state) "
-                               "still refers to the graph.",
-                               size_text(growth.bytes_each), often, growth.allocations_per_iteration, at(growth.site));
-    if (growth.every > 1) finding.advice.push_back(advice("If this is a validation: run it under torch.no_grad() or torch.inference_mode()", growth.kept_bytes, "with torch.inference_mode():"));
-    finding.advice.push_back(advice(fmt::format("Keep numbers, not tensors: .item() (or .detach()) on what is collected {}; that frees {} {}", at(growth.site), size_text(growth.bytes_per_iteration), a_unit),
-                                    growth.kept_bytes, "losses.append(loss.item())"));
-    if (growth.trains_elsewhere && !report.saw_backward) {
-      finding.text += " Before, this line had a backward pass after it; here none ran: a sum of losses keeps the graphs of all of them until its one backward().";
-      finding.advice.insert(finding.advice.begin(), advice(fmt::format("Call backward() on each batch's own loss: gradients add up just the same, and {} are freed each time", size_text(growth.bytes_per_iteration)), growth.kept_bytes, "(loss / accumulation_steps).backward()"));
-    }
-  } else if (growth.replaced) {
-    finding.title = "What is made at one line grows with every " + unit;
-    finding.text = fmt::format("What was made {} and is held after each {} grows by {} {}, to {}: each time a larger tensor takes the place of the last (torch.cat with what was there, a cache of keys and values that is never cut).",
-                               at(growth.site), unit, size_text(growth.bytes_per_iteration), a_unit, size_text(growth.kept_bytes));
-    finding.advice.push_back(advice(fmt::format("Give it an end: a fixed length that the oldest part falls out of, or start anew; joining also holds the old and the new one at once ({})", size_text(growth.kept_bytes)), growth.kept_bytes));
-  } else {
-    finding.title = growth.every == 1 ? "Every " + unit + " leaves tensors behind" : fmt::format("Every {} {} leaves tensors behind", nth(growth.every), unit);
-    if (growth.backward && growth.category == Category::kGradient) finding.title = growth.every == 1 ? "Every " + unit + " leaves gradients behind" : finding.title;
-    finding.text = fmt::format("{} {} made {} stay alive{}{}; {}.", size_text(growth.bytes_each), growth.every == 1 ? a_unit : fmt::format("every {} {}", nth(growth.every), unit), at(growth.site),
-                               growth.allocations_per_iteration == 1 ? ", one tensor each time" : fmt::format(", {} tensors each time", growth.allocations_per_iteration),
-                               growth.size_each ? fmt::format(" of {}", size_text(*growth.size_each)) : "",
-                               growth.backward ? "backward passes made them: gradients that are collected, or what a backward pass with create_graph=True keeps as long as something (a penalty, a loss) refers to it" : "no graph seems to hang on them");
-    finding.advice.push_back(advice(fmt::format("Move what is collected off the GPU (.cpu()), reduce it each {}, or empty the list: {} {}; detach() alone does not move it", unit, size_text(growth.bytes_per_iteration), a_unit),
-                                    growth.kept_bytes));
-  }
-  Evidence slope = evidence(fmt::format("{} of {} complete {}s left memory behind at this line, {} in all", growth.iterations, report.iterations, unit, size_text(growth.kept_bytes)), growth.kept_bytes, growth.site);
-  slope.events = growth.events;
-  if (growth.older_bytes > 0)
-    finding.evidence.push_back(evidence(fmt::format("{} more in {} of the same size are older than the history: most likely the same, from the {}s before", size_text(growth.older_bytes), tensors(growth.older_count), unit), growth.older_bytes));
-  finding.evidence.push_back(std::move(slope));
-  if (!growth.lines.empty()) {
-    std::string lines;
-    for (const Place& line : growth.lines) {
-      const std::string text = place_text(line);
-      if (text.empty() || lines.find(text) != std::string::npos) continue;
-      lines += (lines.empty() ? "" : ", ") + text;
-    }
-    if (!lines.empty()) finding.evidence.push_back(evidence("made mostly at " + lines));
-  }
-  return finding;
-}
 
 }  // namespace tonnage::analysis

@@ -15,7 +15,7 @@ LINES = {text.split("# ")[1].strip(): number for number, text in enumerate(PROGR
 def explained(run, tonnage, tmp_path):
     """explained(NAME): the explanations of the snapshot and of the record."""
     def call(name):
-        snapshot, record = tmp_path / "snapshot.pickle", tmp_path / "run.tonnage"
+        snapshot, record = tmp_path / f"{name}.pickle", tmp_path / f"{name}.tonnage"
         result = run(PYTHON, PROGRAM, name, snapshot, gpu="RTX 3060", options=["--record", record])
         assert result.code == 0, result.err
         answer = tonnage("explain", "--json", snapshot, record)
@@ -38,6 +38,28 @@ def test_the_cause_and_its_line(explained, name, cause, line):
 def test_nothing_is_found_where_nothing_is_wrong(explained):
     for explanation in explained("healthy"):
         assert explanation["failures"] == [] and not [finding for finding in explanation["findings"] if finding["kind"] == "leak"]
+
+
+def growth(explanation):
+    return [finding for finding in explanation["findings"] if finding["bytes_per_step"]]
+
+
+def test_a_graph_that_a_backward_pass_keeps_is_one_finding(explained):
+    for explanation in explained("create_graph"):
+        finding, = growth(explanation)
+        assert "its backward pass included" in finding["title"] and finding["confidence"] > 0.9, explanation["source"]
+        assert finding["site"]["user_line"]["line"] == LINES["graph line"]
+        # What the passes saved, what backward made, and the samples.
+        assert len([evidence for evidence in finding["evidence"] if evidence["text"].startswith("of it ")]) >= 3
+
+
+def test_a_queue_that_is_filling_and_one_that_is_full(explained):
+    for explanation in explained("filling_queue"):
+        finding, = growth(explanation)
+        assert finding["site"]["user_line"]["line"] == LINES["queue line"] and finding["bytes_per_step"] == 4 << 20
+        assert finding["confidence"] <= 0.6 and "still filling" in finding["text"]
+    for explanation in explained("full_queue"):
+        assert growth(explanation) == [], explanation["source"]
 
 
 def test_exports(run, tonnage, tmp_path):

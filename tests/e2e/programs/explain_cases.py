@@ -1,4 +1,5 @@
 """Programs that fill a card, one for each thing that `tonnage explain` has to tell apart: explain_cases.py NAME SNAPSHOT [all|python]"""
+import collections
 import sys
 
 import torch
@@ -60,6 +61,28 @@ def kept_losses():
     def keep(loss):
         losses.append(loss + net(torch.randn(16, 512, 512, device="cuda")).mean())  # kept line
     train(net, [(16, 512, 512)] * 40, keep)
+
+
+def create_graph():
+    # Gradients that are never set to None: each holds the graph that made it, and that holds the one before.
+    net = Net(256, 3).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in range(16):
+        net(torch.randn(8, 128, 256, device="cuda")).pow(2).mean().backward(create_graph=True)  # graph line
+        optimizer.step()
+
+
+def queue(length, steps=16):
+    results = collections.deque(maxlen=length)
+    train(Net(256, 3).cuda(), [(8, 128, 256)] * steps, lambda loss: results.append(torch.zeros(1 << 20, device="cuda")))  # queue line
+
+
+def filling_queue():
+    queue(1000)
+
+
+def full_queue():
+    queue(13)
 
 
 def retry():
