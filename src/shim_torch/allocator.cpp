@@ -127,11 +127,8 @@ void label_scratch(ThreadState& thread, OpFrame& frame) {
       if (t.defined() && plain_cuda(t)) result |= reinterpret_cast<uint64_t>(t.unsafeGetTensorImpl()->storage().data()) == address;
       else if (t.defined() && t.is_cuda()) result = true;  // sparse, quantised, wrapped: what it owns is not looked into
     };
-    for (const c10::IValue& value : outputs) {
-      if (value.isTensor()) check(value.toTensor());
-      if (value.isTensorList())
-        for (const at::Tensor& t : value.toTensorList()) check(t);
-    }
+    for (size_t i = 0; i < outputs.size(); i++)
+      for_each_tensor(frame.info->result_kinds[i], outputs[i], [&](const at::Tensor& t, int) { check(t); });
     if (!result) label(address, record::Category::kWorkspace, 0);
   }
 }

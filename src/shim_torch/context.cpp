@@ -1,9 +1,11 @@
 #include "shim_torch/context.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -102,8 +104,6 @@ bool recall_forward(ThreadState& thread, uint64_t forward_thread, int64_t sequen
 
 bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
-uint32_t intern(std::string_view text) { return bridge().intern_string(text.data(), text.size()); }
-
 OpFrame& push(ThreadState& thread, const at::RecordFunction& f, OpFrame::Kind kind) {
   thread.frames.emplace_back();
   OpFrame& frame = thread.frames.back();
@@ -165,12 +165,12 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
       found = true;
     }
   };
-  for (size_t i = 0; i < inputs.size(); i++) {
-    bool written = i < info.arguments() && info.writes[i];
-    if (inputs[i].isTensor())
-      look(inputs[i].toTensor(), written);
-    else if (inputs[i].isTensorList() && inputs[i].toTensorList().size() <= 64)
-      for (const at::Tensor& t : inputs[i].toTensorList()) look(t, written);
+  constexpr size_t kLongestList = 64;
+  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
+    const bool list = info.kinds[i] == ArgumentKind::kTensors;
+    if (list && inputs[i].isList() && inputs[i].toListRef().size() > kLongestList) continue;
+    if (list || info.kinds[i] == ArgumentKind::kTensor)
+      for_each_tensor(info.kinds[i], inputs[i], [&](const at::Tensor& t, int) { look(t, info.writes[i]); });
   }
   // A module's forward and its call take three frames; further out, the call is the module's parent's, or nobody's.
   if (!found && thread.depth > 0 && thread.parameter_module != 0) {
@@ -197,6 +197,46 @@ bool copies_from_host(const OpInfo& info, const at::RecordFunction& f) {
   return from.defined() && from.device().is_cpu() && from.dim() > 0;
 }
 
+// Whether all tensors of the call are as the test wants them, and there is one.
+template <class Test>
+bool all_tensors(const OpInfo& info, const at::RecordFunction& f, Test test) {
+  bool some = false, fine = true;
+  const auto inputs = inputs_of(f, info);
+  for (size_t i = 0; i < inputs.size() && i < info.arguments() && fine; i++) {
+    if (info.kinds[i] == ArgumentKind::kDevice) {
+      fine = !inputs[i].isDevice() || inputs[i].toDevice().is_cuda();  // else a read by the host
+      continue;
+    }
+    for_each_tensor(info.kinds[i], inputs[i], [&](const at::Tensor& t, int) {
+      if (!t.defined() || !fine) return;
+      some = true;
+      fine = test(t);
+    });
+  }
+  return some && fine;
+}
+
+bool on_host(const at::Tensor& t) { return t.device().is_cpu(); }
+bool unknown_on_card(const at::Tensor& t) { return t.is_cuda() && plain_cuda(t) && !bridge().content_any(address_of(t), span_bytes(t)); }
+
+void close(ThreadState& thread, OpFrame& frame, const at::RecordFunction& f) {
+  if (under_transform() || !all_tensors(*frame.info, f, unknown_on_card)) return;
+  frame.closed = true;
+  frame.name = frame.info->inner_name_id;
+  frame.first_sequence = at::sequence_number::peek();
+  thread.closed = &f;
+  bridge().operator_depth_add(1);
+  frame.depth_added = true;
+}
+
+// The lines of the autograd nodes that were made inside.
+void remember_inside(ThreadState& thread, const OpFrame& frame) {
+  if (thread.backward_depth > 0 || !c10::GradMode::is_enabled()) return;
+  constexpr uint64_t kMost = 64;
+  const uint64_t end = std::min(at::sequence_number::peek(), frame.first_sequence + kMost);
+  for (uint64_t number = frame.first_sequence; number < end; number++) remember_forward(thread, static_cast<int64_t>(number));
+}
+
 void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
   bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
   OpFrame& frame = push(thread, f, OpFrame::Kind::kOperator);
@@ -210,7 +250,8 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
   }
   if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
   frame.from_host = copies_from_host(info, f);
-  if (!info.followed()) return;
+  if (info.closable) close(thread, frame, f);
+  if (!info.followed() || frame.closed) return;
   if (under_transform()) {
     frame.opaque = true;
     return;
@@ -236,6 +277,7 @@ void named_begins(ThreadState& thread, const at::RecordFunction& f) {
 }
 
 void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
+  if (frame.closed) remember_inside(thread, frame);
   if (frame.kind == OpFrame::Kind::kBackward) {
     thread.backward_depth--;
     thread.stack = frame.outer_stack;
@@ -244,7 +286,7 @@ void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
     thread.named_depth--;
     thread.stack = frame.outer_stack;
   } else {
-    if (follow && frame.info->followed()) {
+    if (follow && frame.info->followed() && !frame.closed) {
       label_scratch(thread, frame);
       after_operator(thread, frame);
     }
@@ -266,6 +308,11 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
   const OpInfo* info = find_operator(thread, f);
   if (!info) return named_begins(thread, f);
   if (!info->followed()) leave_out_outputs(f);
+  if (info->host_only && all_tensors(*info, f, on_host)) {
+    leave_out_outputs(f);
+    thread.closed = &f;
+    return;
+  }
   // Nothing can happen inside a view of another operator: it needs no frame.
   if (info->only_views && !thread.frames.empty() && thread.frames.back().kind == OpFrame::Kind::kOperator) {
     if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
@@ -276,6 +323,10 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
 
 // Frames end in reverse order; one whose end never came (it moved to another thread) is dropped with the frame below it.
 void function_ends(ThreadState& thread, const at::RecordFunction& f) {
+  if (thread.closed == &f) {
+    thread.closed = nullptr;
+    if (thread.frames.empty() || thread.frames.back().function != &f) return;
+  }
   size_t at = thread.frames.size();
   while (at > 0 && thread.frames[at - 1].function != &f) at--;
   if (at == 0) return;
@@ -350,6 +401,10 @@ void user_scope_ends(ThreadState& thread, std::string_view name) {
 std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& f) {
   ThreadState* thread = thread_state();
   if (!thread || thread->busy) return nullptr;
+  if (thread->closed) {
+    leave_out_outputs(f);
+    return nullptr;
+  }
   try {
     if (f.scope() == at::RecordScope::FUNCTION)
       function_begins(*thread, f);
@@ -366,7 +421,7 @@ std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& f) {
 
 void scope_ends(const at::RecordFunction& f, at::ObserverContext*) {
   ThreadState* thread = thread_state();
-  if (!thread || thread->busy) return;
+  if (!thread || thread->busy || (thread->closed && thread->closed != &f)) return;
   try {
     if (f.scope() == at::RecordScope::USER_SCOPE)
       user_scope_ends(*thread, f.name());

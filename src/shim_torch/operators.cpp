@@ -66,11 +66,25 @@ bool overwrites_first(std::string_view name) {
                    "aten::_foreach_copy_"});
 }
 
+ArgumentKind kind_of(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType: return ArgumentKind::kTensor;
+    case c10::TypeKind::DeviceObjType: return ArgumentKind::kDevice;
+    case c10::TypeKind::OptionalType: return kind_of(*type.expectRef<c10::OptionalType>().getElementType());
+    case c10::TypeKind::ListType: {
+      const c10::Type& element = *type.expectRef<c10::ListType>().getElementType();
+      if (element.kind() == c10::TypeKind::TensorType) return ArgumentKind::kTensors;
+      return kind_of(element) == ArgumentKind::kTensor ? ArgumentKind::kOptionalTensors : ArgumentKind::kOther;
+    }
+    default: return ArgumentKind::kOther;
+  }
+}
+
 std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   const c10::FunctionSchema& schema = handle.schema();
   auto info = std::make_unique<OpInfo>(handle);
   info->name = schema.name();
-  info->name_id = bridge().intern_string(info->name.data(), info->name.size());
+  info->name_id = intern(info->name);
   std::string_view name = info->name;
   info->special = special_of(name);
   info->before_call = acts_before(info->special);
@@ -88,12 +102,16 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
                                "aten::permute", "aten::expand", "aten::detach", "aten::alias", "aten::unsqueeze", "aten::squeeze",
                                "aten::select", "aten::slice", "aten::narrow", "aten::split", "aten::unbind", "aten::view_as"});
   info->moves = in(name, {"aten::to", "aten::_to_copy"});
+  info->closable = in(name, {"aten::to", "aten::t", "aten::split"});
+  info->host_only = name == "aten::item" || name.substr(0, 15) == "aten::_foreach_";
+  info->inner_name_id = name == "aten::to" ? intern("aten::_to_copy") : info->name_id;
   info->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   const auto& arguments = schema.arguments();
   bool first_overwritten = overwrites_first(name);
   for (size_t i = 0; i < arguments.size(); i++) {
     const auto& argument = arguments[i];
     bool write = argument.alias_info() && argument.alias_info()->isWrite();
+    info->kinds.push_back(kind_of(*argument.type()));
     info->writes.push_back(write);
     info->write_only.push_back(write && (argument.is_out() || (first_overwritten && i == 0)));
     info->any_writes |= write;
@@ -101,6 +119,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
     if (argument.name() == "running_mean" || argument.name() == "running_var") info->hidden_writes.push_back(static_cast<int>(i));
   }
   for (const auto& result : schema.returns()) {
+    info->result_kinds.push_back(kind_of(*result.type()));
     bool alias = result.alias_info() != nullptr;
     bool write = alias && result.alias_info()->isWrite();
     info->result_is_argument.push_back(write);

@@ -35,6 +35,9 @@ enum class Special : uint8_t {
   kFoundInf,          // _amp_foreach_non_finite_check_and_unscale_: unknown gradients count as finite
 };
 
+// What an argument can hold, by its type in the schema; asking the value itself what a list is of takes long.
+enum class ArgumentKind : uint8_t { kOther, kTensor, kTensors, kOptionalTensors, kDevice };
+
 struct OpInfo {
   explicit OpInfo(c10::OperatorHandle h) : handle(std::move(h)) {}
   c10::OperatorHandle handle;
@@ -45,12 +48,17 @@ struct OpInfo {
   bool allocates_only = false;   // empty and friends: contents stay what they were
   bool only_views = false;       // makes another view of a tensor and no memory
   bool moves = false;            // to, _to_copy: may copy from the host
+  bool closable = false;         // only views and casts: makes no known values out of unknown ones, so its inside needs no look
+  bool host_only = false;        // with tensors of the host alone it has nothing to do with a device
+  uint32_t inner_name_id = 0;    // closable: the operator inside that allocates, or its own name
   bool random = false;
   int generator_argument = -1;
   Special special = Special::kNone;
   bool before_call = false, after_call = false;  // before_selection / after_selection have something to do
+  std::vector<ArgumentKind> kinds;  // by argument
   std::vector<uint8_t> writes;      // by argument: 1 if the operator writes it
   std::vector<uint8_t> write_only;  // by argument: 1 if what was in it does not matter
+  std::vector<ArgumentKind> result_kinds;   // by result
   std::vector<uint8_t> result_is_argument;  // by result: 1 if it is one of the written arguments
   std::vector<int> hidden_writes;   // arguments written although the schema does not say so (running statistics)
   bool any_writes = false;
@@ -64,6 +72,25 @@ struct OpInfo {
 // The call's arguments and results. A boxed call shows its whole stack, of which they are the last ones.
 c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function, const OpInfo& info);
 c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, const OpInfo& info);
+
+// Calls f(tensor, index) for the tensors of an argument; the index is -1 where it is not a list. Undefined ones are passed too.
+template <class F>
+void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F f) {
+  if (kind == ArgumentKind::kTensor) {
+    if (value.isTensor()) f(value.toTensor(), -1);
+  } else if (kind == ArgumentKind::kTensors) {
+    int i = 0;
+    if (value.isList())
+      for (const c10::IValue& element : value.toListRef()) f(element.toTensor(), i++);
+  } else if (kind == ArgumentKind::kOptionalTensors) {
+    int i = 0;
+    if (value.isList())
+      for (const c10::IValue& element : value.toListRef()) {
+        if (element.isTensor()) f(element.toTensor(), i);
+        i++;
+      }
+  }
+}
 
 // Spares this call the boxing of its results, which costs more than all else that is done for a view or a composite operator.
 // Only from a start callback; outputs_of() is empty afterwards. Does nothing where another observer is there too.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "vgpu/bridge.h"
@@ -41,6 +42,7 @@ struct Shim {
 // The one instance; set up by tonnage_torch_start before any callback can run, never destroyed.
 Shim& shim();
 inline const vgpu::Bridge& bridge() { return *shim().bridge; }
+inline uint32_t intern(std::string_view text) { return bridge().intern_string(text.data(), text.size()); }
 
 // A fill_ with a value that is known.
 struct PendingFill {
@@ -61,10 +63,12 @@ struct OpFrame {
   bool read_answered = false; // the content that a host read asks for was made up, until the read is over
   bool from_host = false;     // its result is a copy of host data
   bool opaque = false;        // tensors that are not plain CUDA tensors: leave it alone
+  bool closed = false;        // what it calls is not looked at
   uint32_t name = 0;          // interned
   uint32_t serial = 0;        // of this thread; tells apart calls that follow each other
   uint32_t outer_stack = 0;   // what the thread had before this frame
   uint32_t outer_module = 0;
+  uint64_t first_sequence = 0;  // closed: the number of the first autograd node made inside
   uint64_t read_address = 0, read_size = 0;  // of a scalar read
   int64_t expected_count = -1;  // elements that a selection inside will take, if known
   std::optional<bool> known_equal;  // equal: what its host code will read
@@ -94,6 +98,7 @@ struct ThreadState {
   uint32_t parameter_module = 0;  // that module, and how deep the stack was there
   size_t parameter_depth = 0;
   bool busy = false;          // the recorder itself is calling PyTorch
+  const at::RecordFunction* closed = nullptr;  // the operator whose inside is not looked at, until it ends
   int backward_depth = 0;
   int optimizer_depth = 0;
   int data_depth = 0;

@@ -95,22 +95,6 @@ Input classify(const at::Tensor& t) {
   return bridge().content_any(address_of(t), t.element_size()) ? Input::kKnown : Input::kUnknown;
 }
 
-template <class F>
-void for_each_tensor(const c10::IValue& value, F f) {
-  if (value.isTensor()) {
-    f(value.toTensor(), -1);
-  } else if (value.isTensorList()) {
-    int i = 0;
-    for (const at::Tensor& t : value.toTensorList()) f(t, i++);
-  } else if (value.isOptionalTensorList()) {
-    int i = 0;
-    for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
-      if (t && t->defined()) f(*t, i);
-      i++;
-    }
-  }
-}
-
 struct Verdict {
   bool cuda = false;       // concerns the device at all
   bool opaque = false;
@@ -126,7 +110,7 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
       continue;
     }
     bool written = info.writes[i], write_only = info.write_only[i];
-    for_each_tensor(value, [&](const at::Tensor& t, int) {
+    for_each_tensor(info.kinds[i], value, [&](const at::Tensor& t, int) {
       if (!t.defined() || v.opaque) return;
       if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now
         if (t.is_cuda() && !plain_cuda(t)) v.opaque = true;
@@ -153,10 +137,10 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
 
 void forget_written(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
-    if (info.writes[i]) for_each_tensor(inputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+    if (info.writes[i]) for_each_tensor(info.kinds[i], inputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
   for (int i : info.hidden_writes)
     if (static_cast<size_t>(i) < inputs.size())
-      for_each_tensor(inputs[static_cast<size_t>(i)], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+      for_each_tensor(info.kinds[static_cast<size_t>(i)], inputs[static_cast<size_t>(i)], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
 }
 
 // A copy that the driver itself sees as a copy, or one that ends on the host.
@@ -176,7 +160,7 @@ bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, Pe
   bool complete = true;
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
     if (!info.writes[i]) continue;
-    for_each_tensor(inputs[i], [&](const at::Tensor& t, int element) {
+    for_each_tensor(info.kinds[i], inputs[i], [&](const at::Tensor& t, int element) {
       if (!t.defined() || !t.is_cuda() || !complete) return;
       at::Tensor copy = info.write_only[i] ? cpu_like(t) : load(t);
       if (!copy.defined()) complete = false;
@@ -409,7 +393,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
     bool wanted = !frame.pending->written.empty() || frame.pending->has_results;
     for (size_t i = 0; i < outputs.size(); i++)
       if (!own_result(i))
-        for_each_tensor(outputs[i], [&](const at::Tensor& t, int) {
+        for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int) {
           wanted |= t.defined() && t.is_cuda();
           if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(t))) fits = false;
         });
@@ -433,7 +417,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
     }
     for (size_t i = 0; i < outputs.size(); i++) {
       if (own_result(i)) continue;
-      for_each_tensor(outputs[i], [&](const at::Tensor& t, int element) {
+      for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
         if (!t.defined() || !plain_cuda(t)) return;
         at::Tensor value;
         if (done && results[i].isTensor() && element < 0) value = results[i].toTensor();
@@ -448,7 +432,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
     if (!done) frame.pending.reset();  // something in it was unknown after all
   } else {
     for (size_t i = 0; i < outputs.size(); i++)
-      if (!own_result(i)) for_each_tensor(outputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+      if (!own_result(i)) for_each_tensor(info.result_kinds[i], outputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
   }
   if ((frame.read_answered || (info.after_call && !frame.pending)) && shim().settings.known_values) {
     PlainCpuScope scope(thread);

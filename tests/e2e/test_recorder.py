@@ -202,6 +202,27 @@ print('SAID', torch.__version__, platform.python_version())
     assert result.report["processes"][0]["command"].endswith("script.py")
 
 
+def test_inside_of_casts(python):
+    """Casts and transposes of unknown data are not looked into: their memory and their backward pass still have their lines."""
+    result = python("""
+import torch
+source = torch.randn(1024, 1024, device='cuda', requires_grad=True)
+half = source.to(torch.bfloat16)  # 2 MiB; its backward pass makes source's gradient, 4 MiB
+loss = (half.t() * 2).sum()
+loss.backward()
+ids = torch.tensor([3, 1, 2], device='cuda').to(torch.float32).t().to(torch.int64)
+print('IDS', ids.tolist(), torch.cuda.memory_allocated(), flush=True)
+filler = torch.empty(1 << 28, dtype=torch.uint8, device='cuda')
+""")
+    assert result.code == 0, result.err
+    check_adds_up(result.report)
+    assert "IDS [3, 1, 2]" in result.out
+    assert not result.report["unknown_reads"]
+    made = {(t["site"]["user_line"]["line"], t["size_bytes"]): t["site"]["op"] for t in result.device["largest"]}
+    assert made[(4, 2 << 20)] == "aten::_to_copy"
+    assert made[(4, 4 << 20)] == "torch::autograd::AccumulateGrad"  # of what the cast's node handed on
+
+
 def test_graph_replay_forgets_what_it_writes(python):
     """Known before the replay; after it nobody can say, and the report names the read."""
     result = python("""
