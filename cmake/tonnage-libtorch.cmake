@@ -1,3 +1,32 @@
+# tonnage_check_libtorch(PROBLEM ROOT): why the toolkit cannot be compiled for the libtorch in ROOT, or for find_package(Torch)'s when ROOT is
+# empty; nothing if it can. What differs between the releases that it knows is in src/torch/compat.h.
+function(tonnage_check_libtorch problem root)
+  set(${problem} "" PARENT_SCOPE)
+  if(root AND NOT EXISTS ${root}/lib/libtorch.so)
+    set(${problem} "${root} has no lib/libtorch.so" PARENT_SCOPE)
+    return()
+  endif()
+  set(version "${Torch_VERSION}")
+  set(place "${TORCH_INSTALL_PREFIX}")
+  if(root)
+    set(place "${root}")
+    set(header include/torch/csrc/api/include/torch/version.h)
+    if(NOT EXISTS ${root}/${header})
+      set(${problem} "${root} has no ${header}" PARENT_SCOPE)
+      return()
+    endif()
+    if(EXISTS ${root}/include/torch/headeronly/version.h)  # since 2.10 the numbers are here
+      set(header include/torch/headeronly/version.h)
+    endif()
+    file(STRINGS ${root}/${header} lines REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "[^0-9;]" "" version "${lines}")
+    string(REPLACE ";" "." version "${version}")
+  endif()
+  if(NOT version VERSION_GREATER_EQUAL 2.6)
+    set(${problem} "libtorch ${version} in ${place} is too old for the toolkit: 2.6 is the first that it can be compiled for" PARENT_SCOPE)
+  endif()
+endfunction()
+
 # tonnage_make_libtorch(NAME ROOT CUDA_INCLUDE): an interface target for the libtorch in ROOT, or for find_package(Torch)'s when ROOT is
 # empty. Used by this tree and by the installed package, which compiles the toolkit for the user's own libtorch: its C++ interface is
 # not stable between releases.
@@ -11,6 +40,13 @@ function(tonnage_make_libtorch name root cuda_include)
   target_include_directories(${name} SYSTEM INTERFACE ${root}/include ${root}/include/torch/csrc/api/include)
   if(cuda_include AND EXISTS ${cuda_include}/cuda.h)
     target_include_directories(${name} SYSTEM INTERFACE ${cuda_include})
+  endif()
+  # PyTorch's packages for Linux up to 2.6 have libstdc++'s strings of before GCC 5; its own CMake package says so.
+  if(EXISTS ${root}/share/cmake/Torch/TorchConfig.cmake)
+    file(STRINGS ${root}/share/cmake/Torch/TorchConfig.cmake old_strings REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+    if(old_strings)
+      target_compile_definitions(${name} INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
+    endif()
   endif()
   target_link_directories(${name} INTERFACE ${root}/lib)
   if(EXISTS ${root}/lib/libtorch_cuda.so)
@@ -48,6 +84,7 @@ function(tonnage_torch_library name include source_folder)
   add_library(${name} STATIC ${ARGN})
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC ${include} PRIVATE ${source_folder})
+  target_include_directories(${name} SYSTEM PRIVATE ${source_folder}/torch/cuda_names)  # for older libtorch, where there is no CUDA toolkit
   target_link_libraries(${name} PUBLIC tonnage_libtorch Threads::Threads ${CMAKE_DL_LIBS})
   # RecordFunction has another layout without NDEBUG than in the libtorch that was released.
   target_compile_definitions(${name} PRIVATE NDEBUG)

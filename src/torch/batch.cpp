@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <cmath>
 #include <cstring>
@@ -112,7 +111,7 @@ bool is_out_of_memory(const std::exception& error) {
 
 void release_cached_memory() {
   if (!at::globalContext().hasCUDA()) return;
-  if (c10::DeviceAllocator* allocator = device_allocator(c10::kCUDA)) allocator->emptyCache();
+  if (compat::DeviceAllocator* allocator = device_allocator(c10::kCUDA)) allocator->emptyCache();
 }
 
 namespace {

@@ -16,8 +16,8 @@ c10::Device checked_cuda_device(c10::Device device, const char* who) {
   return device;
 }
 
-c10::DeviceAllocator* device_allocator(c10::Device device) {
-  c10::DeviceAllocator* allocator = c10::getDeviceAllocator(device.type());
+compat::DeviceAllocator* device_allocator(c10::Device device) {
+  compat::DeviceAllocator* allocator = compat::device_allocator(device.type());
   return allocator->initialized() ? allocator : nullptr;
 }
 

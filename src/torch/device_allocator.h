@@ -1,8 +1,9 @@
 // The caching allocator of a CUDA device, with the checks that all users of it need.
 #pragma once
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
+
+#include "compat.h"
 
 namespace tonnage {
 
@@ -10,6 +11,6 @@ namespace tonnage {
 c10::Device checked_cuda_device(c10::Device device, const char* who);
 
 // Null while nothing was allocated in this process yet.
-c10::DeviceAllocator* device_allocator(c10::Device device);
+compat::DeviceAllocator* device_allocator(c10::Device device);
 
 }  // namespace tonnage

@@ -1,7 +1,6 @@
 #include "tonnage/torch/housekeeping.h"
 
 #include <ATen/Context.h>
-#include <c10/core/AllocatorConfig.h>
 
 #include "device_allocator.h"
 #include "tonnage/torch/memory.h"
@@ -27,7 +26,7 @@ int64_t EmptyCacheSchedule::step() {
 
 int64_t empty_cache(c10::Device device) {
   device = checked_cuda_device(device, "empty_cache");
-  c10::DeviceAllocator* allocator = device_allocator(device);
+  compat::DeviceAllocator* allocator = device_allocator(device);
   if (!allocator) return 0;
   const int64_t before = memory_stats(device).reserved_bytes.all.current;
   allocator->emptyCache();
@@ -48,15 +47,15 @@ void clear_cufft_plan_cache(c10::Device device) {
 }
 
 void set_allocator_settings(const std::string& settings) {
-  const std::string before = c10::CachingAllocator::getAllocatorSettings();
+  const std::string before = compat::allocator_settings();
   try {
-    c10::CachingAllocator::setAllocatorSettings(settings);
+    compat::set_allocator_settings(settings);
   } catch (...) {
-    c10::CachingAllocator::setAllocatorSettings(before);
+    compat::set_allocator_settings(before);
     throw;
   }
 }
 
-std::string allocator_settings() { return c10::CachingAllocator::getAllocatorSettings(); }
+std::string allocator_settings() { return compat::allocator_settings(); }
 
 }  // namespace tonnage

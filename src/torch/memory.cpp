@@ -9,9 +9,9 @@
 namespace tonnage {
 namespace {
 
-using c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
-using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::Stat;
+using c10::CachingDeviceAllocator::StatArray;
+using c10::CachingDeviceAllocator::StatType;
 
 MemoryFigure figure(const Stat& s) { return {s.current, s.peak, s.allocated, s.freed}; }
 
@@ -93,7 +93,7 @@ std::map<std::string, int64_t> MemoryStats::as_map() const {
 MemoryStats memory_stats(c10::Device device) {
   device = checked_cuda_device(device, "memory_stats");
   MemoryStats out;
-  c10::DeviceAllocator* allocator = device_allocator(device);
+  compat::DeviceAllocator* allocator = device_allocator(device);
   if (!allocator) return out;
   const auto s = allocator->getDeviceStats(device.index());
   out.allocated_bytes = figures(s.allocated_bytes);
@@ -117,7 +117,7 @@ MemoryStats memory_stats(c10::Device device) {
 
 void reset_peak_memory_stats(c10::Device device) {
   device = checked_cuda_device(device, "reset_peak_memory_stats");
-  c10::DeviceAllocator* allocator = device_allocator(device);
+  compat::DeviceAllocator* allocator = device_allocator(device);
   if (!allocator) return;
   for (PeakScope* scope = innermost_scope; scope; scope = scope->outer_)
     if (scope->device_ == device) scope->fold();
@@ -152,7 +152,7 @@ std::string memory_summary(c10::Device device, const MemorySummaryOptions& optio
 FreeMemory free_memory(c10::Device device) {
   device = checked_cuda_device(device, "free_memory");
   FreeMemory out;
-  const auto [free, total] = c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index());
+  const auto [free, total] = compat::memory_info(device);
   out.free_bytes = static_cast<int64_t>(free);
   out.total_bytes = static_cast<int64_t>(total);
   const MemoryStats stats = memory_stats(device);

@@ -1,17 +1,16 @@
 #include "torch/nvrtc.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <link.h>
-#if __has_include(<c10/cuda/CUDAStream.h>) && __has_include(<cuda_runtime_api.h>)
-#include <c10/cuda/CUDAStream.h>
-#define TONNAGE_HAS_CUDA_STREAMS 1
-#endif
 
 #include <map>
 #include <mutex>
 #include <vector>
+
+#include "compat.h"
 
 namespace tonnage {
 namespace {
@@ -99,14 +98,6 @@ void check_driver(int code, const char* what, const std::string& kernel) {
   TORCH_CHECK(false, "CUDA kernel ", kernel, ": ", what, ": ", text ? text : "unknown error", " (", code, ")");
 }
 
-void* current_stream([[maybe_unused]] c10::Device device, [[maybe_unused]] const std::string& kernel) {
-#ifdef TONNAGE_HAS_CUDA_STREAMS
-  return c10::cuda::getCurrentCUDAStream(device.index()).stream();
-#else
-  TORCH_CHECK(false, "CUDA kernel ", kernel, ": Tonnage was compiled for a libtorch without CUDA. Compile it for the one that is used");
-#endif
-}
-
 std::string architecture(c10::Device device, const std::string& kernel) {
   int handle = 0, major = 0, minor = 0;
   check_driver(driver().device_get(&handle, device.index()), "cuDeviceGet", kernel);
@@ -172,7 +163,7 @@ void CudaKernel::launch(c10::Device device, uint32_t blocks, uint32_t threads, v
     function = state_->functions[device.index()];
   }
   c10::DeviceGuard guard(device);
-  void* stream = current_stream(device, state_->name);
+  void* stream = compat::stream_handle(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   check_driver(driver().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr), "cuLaunchKernel", state_->name);
 }
 
