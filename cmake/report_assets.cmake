@@ -2,6 +2,7 @@
 set(report_assets_cpp ${CMAKE_BINARY_DIR}/generated/report/html_assets.cpp)
 set(report_assets page_css=${CMAKE_SOURCE_DIR}/src/report/assets/report.css
                   page_js=${CMAKE_SOURCE_DIR}/src/report/assets/report.js
+                  segments_js=${CMAKE_SOURCE_DIR}/src/report/assets/segments.js
                   page_html=${CMAKE_SOURCE_DIR}/src/report/assets/report.html
                   uplot_js=${CMAKE_SOURCE_DIR}/third_party/uplot/uPlot.iife.min.js
                   uplot_css=${CMAKE_SOURCE_DIR}/third_party/uplot/uPlot.min.css)

@@ -1,7 +1,6 @@
 #include "analysis/fragmentation.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace tonnage::analysis {
 namespace {
@@ -10,10 +9,8 @@ using record::Event;
 using record::EventKind;
 using State = BlockTracker::Block::State;
 
-constexpr uint64_t kSmallSegmentBytes = 2 << 20;
 constexpr uint64_t kLargeSegmentBytes = 20 << 20;
 constexpr uint64_t kMinLargeRequestBytes = 10 << 20;
-constexpr BlockTracker::Tag kOldTag = 1u << 31;  // and above: index into the initial state's blocks
 
 bool is_small_request(uint64_t rounded) { return rounded <= kSmallPoolLimitBytes; }
 
@@ -31,35 +28,49 @@ uint64_t segment_request(uint64_t rounded) {
   return (rounded + kSmallSegmentBytes - 1) / kSmallSegmentBytes * kSmallSegmentBytes;
 }
 
+Replay::Replay(const trace::Record& record, int device, uint32_t process) : record_(record), device_(device), process_(process), tracker_(record.settings) {
+  if (process == 0) {
+    auto states = initial_states(record);
+    if (auto found = states.find(device); found != states.end()) initial_ = std::move(found->second);
+  }
+  std::vector<BlockTracker::Tag> tags(initial_.blocks.size());
+  for (size_t i = 0; i < tags.size(); ++i) tags[i] = kOldTag | static_cast<BlockTracker::Tag>(i);
+  apply_initial_state(initial_, tracker_, &tags);
+  for (const auto& segment : initial_.segments) streams_[segment.address] = segment.stream;
+}
+
+void Replay::apply(uint32_t index, const Event& event) {
+  if (event.kind == EventKind::kAlloc) {
+    tracker_.alloc(event.address, event.size_bytes, index);
+    return;
+  }
+  if (event.kind == EventKind::kSegmentAlloc) streams_[event.address] = event.stream;
+  play(event, tracker_);
+}
+
+uint64_t Replay::stream_of(uint64_t segment) const {
+  const auto found = streams_.find(segment);
+  return found == streams_.end() ? 0 : found->second;
+}
+
+void Replay::origin(const BlockTracker::Block& block, uint32_t& alloc_event, uint32_t& stack) const {
+  if (block.tag == BlockTracker::kNoTag) return;
+  if ((block.tag & kOldTag) != 0 && (block.tag & ~kOldTag) < initial_.blocks.size()) {
+    stack = initial_.blocks[block.tag & ~kOldTag].stack;
+  } else if (block.tag < record_.events.size()) {
+    alloc_event = block.tag;
+    stack = record_.events[block.tag].stack;
+  }
+}
+
 SegmentMap segment_map_at(const Timeline& timeline, int device, uint32_t process, uint64_t event) {
-  const trace::Record& record = timeline.record();
   SegmentMap map;
   map.device = device;
   map.process = process;
   map.event = event;
-  BlockTracker tracker(record.settings);
-  std::unordered_map<uint64_t, uint64_t> streams;  // segment address -> stream
-  InitialState initial;
-  if (process == 0) {
-    auto states = initial_states(record);
-    if (auto found = states.find(device); found != states.end()) initial = std::move(found->second);
-  }
-  std::vector<BlockTracker::Tag> tags(initial.blocks.size());
-  for (size_t i = 0; i < tags.size(); ++i) tags[i] = kOldTag | static_cast<BlockTracker::Tag>(i);
-  apply_initial_state(initial, tracker, &tags);
-  for (const auto& segment : initial.segments) streams[segment.address] = segment.stream;
-
-  const uint64_t end = std::min<uint64_t>(event + 1, std::min<uint64_t>(record.events.size(), kOldTag));
-  for (uint64_t i = 0; i < end; ++i) {
-    const Event& e = record.events[i];
-    if (e.device != device || e.process != process) continue;
-    if (e.kind == EventKind::kAlloc) {
-      tracker.alloc(e.address, e.size_bytes, static_cast<BlockTracker::Tag>(i));
-    } else {
-      if (e.kind == EventKind::kSegmentAlloc) streams[e.address] = e.stream;
-      play(e, tracker);
-    }
-  }
+  Replay replay(timeline.record(), device, process);
+  replay.run(event == UINT64_MAX ? event : event + 1, [](uint32_t, const Event&) {});
+  const BlockTracker& tracker = replay.tracker();
 
   const MapBlock* previous = nullptr;
   uint64_t previous_segment = 0;
@@ -70,7 +81,7 @@ SegmentMap segment_map_at(const Timeline& timeline, int device, uint32_t process
       segment.address = address;
       segment.expandable = block.expandable;
       // Expandable ids carry the stream below their top bit (block_tracker.cpp).
-      segment.stream = block.expandable ? block.segment & ~(uint64_t{1} << 63) : streams[block.segment];
+      segment.stream = block.expandable ? block.segment & ~(uint64_t{1} << 63) : replay.stream_of(block.segment);
       map.segments.push_back(std::move(segment));
     }
     MapSegment& segment = map.segments.back();
@@ -79,14 +90,7 @@ SegmentMap segment_map_at(const Timeline& timeline, int device, uint32_t process
     entry.size_bytes = block.size_bytes;
     entry.requested_bytes = block.requested_bytes;
     entry.state = block.state;
-    if (block.state != State::kFree && block.tag != BlockTracker::kNoTag) {
-      if ((block.tag & kOldTag) != 0 && (block.tag & ~kOldTag) < initial.blocks.size()) {
-        entry.stack = initial.blocks[block.tag & ~kOldTag].stack;
-      } else if (block.tag < record.events.size()) {
-        entry.alloc_event = block.tag;
-        entry.stack = record.events[block.tag].stack;
-      }
-    }
+    if (block.state != State::kFree) replay.origin(block, entry.alloc_event, entry.stack);
     segment.size_bytes += block.size_bytes;
     if (block.state == State::kLive) segment.live_bytes += block.size_bytes;
     if (block.state == State::kPending) segment.pending_bytes += block.size_bytes;

@@ -5,9 +5,11 @@
 //   + cached (free segments) + pinned (free pieces of segments that hold something live).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "analysis/block_tracker.h"
@@ -35,6 +37,31 @@ struct SegmentMap {
   uint32_t process = 0;
   uint64_t event = 0;
   std::vector<MapSegment> segments;  // by address
+};
+
+inline constexpr uint64_t kSmallSegmentBytes = 2 << 20;
+
+// Plays the allocator's events of one process on one device, from the state before the first on.
+class Replay {
+ public:
+  Replay(const trace::Record& record, int device, uint32_t process);
+  // Up to `end`, which is left out; after(index, event) is called after each.
+  template <class After>
+  void run(uint64_t end, After&& after);
+  const BlockTracker& tracker() const { return tracker_; }
+  const InitialState& initial() const { return initial_; }
+  uint64_t stream_of(uint64_t segment) const;
+  // Where a block that is not free came from; left as they are: not known.
+  void origin(const BlockTracker::Block& block, uint32_t& alloc_event, uint32_t& stack) const;
+
+ private:
+  void apply(uint32_t index, const record::Event& event);
+  const trace::Record& record_;
+  int device_;
+  uint32_t process_;
+  BlockTracker tracker_;
+  InitialState initial_;
+  std::unordered_map<uint64_t, uint64_t> streams_;  // segment address -> stream
 };
 
 // After the event. Cost: one replay of the device's allocator events.
@@ -66,5 +93,19 @@ struct MovePlan {
 };
 // headroom: what the driver would still give out. Nothing if even moving everything does not help.
 std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request_bytes, uint64_t stream, uint64_t headroom_bytes);
+
+// Tags with this bit are indices into the initial state's blocks; events beyond are not played.
+inline constexpr BlockTracker::Tag kOldTag = 1u << 31;
+
+template <class After>
+void Replay::run(uint64_t end, After&& after) {
+  end = std::min<uint64_t>(end, std::min<uint64_t>(record_.events.size(), kOldTag));
+  for (uint32_t i = 0; i < end; ++i) {
+    const record::Event& event = record_.events[i];
+    if (event.device != device_ || event.process != process_) continue;
+    apply(i, event);
+    after(i, event);
+  }
+}
 
 }  // namespace tonnage::analysis

@@ -5,9 +5,10 @@
 
 namespace tonnage::report {
 
-std::string_view page_html();  // with {{title}}, {{css}}, {{uplot}}, {{data}} and {{js}} to fill in
+std::string_view page_html();  // with {{title}}, {{css}}, {{uplot}}, {{data}}, {{segments_js}} and {{js}} to fill in
 std::string_view page_css();
 std::string_view page_js();
+std::string_view segments_js();
 std::string_view uplot_js();   // third_party/uplot, MIT licence
 std::string_view uplot_css();
 

@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "analysis/block_lives.h"
 #include "analysis/breakdown.h"
 #include "analysis/fragmentation.h"
 #include "report/html.h"
+#include "report/html_lives.h"
 #include "report/html_tree.h"
 #include "report/json.h"
 
@@ -103,25 +105,25 @@ class SiteTable {
 // The allocation behind a block of the map; null: free, or not known.
 class AllocationIndex {
  public:
-  explicit AllocationIndex(const Timeline& timeline) : allocations_(timeline.allocations()) {
-    while (old_ < allocations_.size() && allocations_[old_].before_history) ++old_;
+  AllocationIndex(const Timeline& timeline, int device) : allocations_(timeline.allocations()) {
+    for (; old_ < allocations_.size() && allocations_[old_].before_history; ++old_)
+      if (allocations_[old_].device == device) old_at_.try_emplace({allocations_[old_].process, allocations_[old_].address}, old_);
   }
-  const Allocation* find(const MapBlock& block, uint32_t process, uint64_t event) const {
-    if (block.alloc_event == kNever) {
-      for (size_t i = 0; i < old_; ++i) {
-        const Allocation& allocation = allocations_[i];
-        if (allocation.address == block.address && allocation.process == process && allocation.live_at(event)) return &allocation;
-      }
-      return nullptr;
+  // alloc_event kNever: one that is older than the history, of which there is one at an address.
+  const Allocation* find(uint64_t address, uint32_t alloc_event, uint32_t process) const {
+    if (alloc_event == kNever) {
+      const auto old = old_at_.find({process, address});
+      return old == old_at_.end() ? nullptr : &allocations_[old->second];
     }
-    const auto at = std::lower_bound(allocations_.begin() + static_cast<std::ptrdiff_t>(old_), allocations_.end(), block.alloc_event,
+    const auto at = std::lower_bound(allocations_.begin() + static_cast<std::ptrdiff_t>(old_), allocations_.end(), alloc_event,
                                      [](const Allocation& allocation, uint32_t wanted) { return allocation.alloc_event < wanted; });
-    return at != allocations_.end() && at->alloc_event == block.alloc_event ? &*at : nullptr;
+    return at != allocations_.end() && at->alloc_event == alloc_event ? &*at : nullptr;
   }
 
  private:
   const std::vector<Allocation>& allocations_;
   size_t old_ = 0;
+  std::map<std::pair<uint32_t, uint64_t>, size_t> old_at_;
 };
 
 Json to_value(const SegmentMap& map, const AllocationIndex& index, SiteTable& sites) {
@@ -149,7 +151,7 @@ Json to_value(const SegmentMap& map, const AllocationIndex& index, SiteTable& si
       flush();
       last = {block.size_bytes, state, "", 1, -1};
       if (block.state == BlockTracker::Block::State::kFree) continue;
-      const Allocation* allocation = index.find(block, map.process, map.event);
+      const Allocation* allocation = index.find(block.address, block.alloc_event, map.process);
       last.category = category_name(allocation ? allocation->category : Category::kUnknown);
       last.site = sites.of_event(block.alloc_event, block.stack);
     }
@@ -169,7 +171,7 @@ Json to_value(const SegmentMap& map, const AllocationIndex& index, SiteTable& si
 }
 
 // The moments that a reader asks about: peaks, failures, the ends of steps, the end.
-std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& explanation, const DeviceReport& device) {
+std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& explanation, const DeviceReport& device, bool any_moment) {
   const Timeline& timeline = *explanation.timeline;
   std::vector<std::pair<std::string, uint64_t>> moments;
   auto add = [&](const std::string& label, uint64_t event) {
@@ -186,20 +188,56 @@ std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& expl
     if (step.complete && step.end_event > 0) steps.push_back(&step);
   const size_t stride = std::max<size_t>(1, (steps.size() + 3) / 4);
   for (size_t i = 0; i < steps.size(); i += stride) add("end of step " + std::to_string(steps[i]->number), steps[i]->end_event - 1);
+  if (any_moment) return moments;
   // The rest at equal distances, so that one is near whatever moment the reader chooses.
   const size_t rest = kMapMoments - moments.size();
   for (size_t i = 1; i <= rest && samples.size() > rest; ++i) add("on the way", samples[samples.size() * i / (rest + 1)].event);
   return moments;
 }
 
-Json device_data(const Explanation& explanation, const DeviceReport& device) {
+bool same_map(const SegmentMap& a, const SegmentMap& b) {
+  return std::ranges::equal(a.segments, b.segments, [](const MapSegment& x, const MapSegment& y) {
+    return x.address == y.address && x.size_bytes == y.size_bytes && x.stream == y.stream && x.expandable == y.expandable &&
+           std::ranges::equal(x.blocks, y.blocks, [](const MapBlock& m, const MapBlock& n) { return m.address == n.address && m.size_bytes == n.size_bytes && m.requested_bytes == n.requested_bytes && m.state == n.state && m.alloc_event == n.alloc_event; });
+  });
+}
+
+uint64_t order_of(Category category) {
+  return static_cast<uint64_t>(std::ranges::find(kRowOrder, category) - std::begin(kRowOrder));
+}
+
+// The lives of the blocks of each process; null if they are too much for the page, or (events that contradict each other) are not what a
+// replay gives. budget: what is left of it.
+Json lives_of(const Explanation& explanation, const DeviceReport& device, const AllocationIndex& index, SiteTable& sites, size_t& budget) {
+  const Timeline& timeline = *explanation.timeline;
+  Json out = Json::array();
+  size_t left = budget;
+  for (const auto& [key, peak] : timeline.processes()) {
+    if (key.second != device.index || peak.reserved == 0) continue;
+    const BlockLives lives = block_lives(timeline, device.index, key.first);
+    for (const auto& [label, event] : moments_of(explanation, device, true))
+      if (!same_map(map_of(lives, event), segment_map_at(timeline, device.index, key.first, event))) return nullptr;
+    auto encoded = encode_lives(lives, [&](const BlockLife& life) {
+      const Allocation* allocation = index.find(life.address, life.alloc_event, lives.process);
+      return std::pair(order_of(allocation ? allocation->category : Category::kUnknown), sites.of_event(life.alloc_event, life.stack));
+    }, left);
+    if (!encoded) return nullptr;
+    for (const char* part : {"segments", "shapes", "blocks"}) left -= std::min(left, (*encoded)[part].get_ref<const std::string&>().size());
+    out.push_back(std::move(*encoded));
+  }
+  budget = left;
+  return out;
+}
+
+Json device_data(const Explanation& explanation, const DeviceReport& device, size_t& lives_budget) {
   const Timeline& timeline = *explanation.timeline;
   Json out = {{"index", device.index}, {"series", series_of(timeline, device.index)}};
-  Json maps = Json::array();
+  Json maps = Json::array(), lives = nullptr;
   SiteTable sites(timeline);
   if (device.uses_pytorch) {
-    const AllocationIndex index(timeline);
-    for (const auto& [label, event] : moments_of(explanation, device)) {
+    const AllocationIndex index(timeline, device.index);
+    lives = lives_of(explanation, device, index, sites, lives_budget);
+    for (const auto& [label, event] : moments_of(explanation, device, !lives.is_null())) {
       for (const auto& [key, peak] : timeline.processes()) {
         if (key.second != device.index || peak.reserved == 0 || maps.size() >= 2 * kMapMoments) continue;
         const SegmentMap map = segment_map_at(timeline, device.index, key.first, event);
@@ -211,6 +249,7 @@ Json device_data(const Explanation& explanation, const DeviceReport& device) {
       }
     }
   }
+  out["lives"] = std::move(lives);
   out["maps"] = std::move(maps);
   out["sites"] = sites.texts();
   const auto& peak = device.allocated;
@@ -219,12 +258,12 @@ Json device_data(const Explanation& explanation, const DeviceReport& device) {
   return out;
 }
 
-Json to_value(const Explanation& explanation) {
+Json to_value(const Explanation& explanation, size_t& lives_budget) {
   Json findings = Json::array(), devices = Json::array();
   for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
   if (explanation.report && explanation.timeline) {
     for (const DeviceReport& device : explanation.report->devices)
-      if (explanation.timeline->devices().contains(device.index)) devices.push_back(device_data(explanation, device));
+      if (explanation.timeline->devices().contains(device.index)) devices.push_back(device_data(explanation, device, lives_budget));
   }
   Json order = Json::array();
   for (const Category category : kRowOrder) order.push_back(category_name(category));
@@ -240,10 +279,11 @@ Json to_value(const Explanation& explanation) {
 
 }  // namespace
 
-std::string html_data(const std::vector<Explanation>& explanations) {
+std::string html_data(const std::vector<Explanation>& explanations, const HtmlLimits& limits) {
   Json list = Json::array();
-  for (const Explanation& explanation : explanations) list.push_back(to_value(explanation));
-  return Json{{"explanations", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  size_t lives_budget = limits.lives_bytes;
+  for (const Explanation& explanation : explanations) list.push_back(to_value(explanation, lives_budget));
+  return Json{{"map_blocks", kMapBlocks}, {"explanations", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace tonnage::report

@@ -2,6 +2,8 @@
 and both must give the same answer, with the program's own line."""
 import csv
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -76,3 +78,16 @@ def test_exports(run, tonnage, tmp_path):
     again = tonnage("explain", tmp_path / "s.pickle", "--trace", trace)
     assert again.code == 2 and "exists" in again.err and trace.stat().st_size > 0
     assert tonnage("explain", tmp_path / "s.pickle", "--trace", trace, "--force", "--brief").code == 0
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's code")
+def test_the_page_makes_the_map_of_any_moment(tonnage, tmp_path):
+    root = PROGRAMS.parents[2]
+    pages = []
+    for name in ("streams_expandable", "leak_loss", "steps_unet_b4", "oom_fragment"):
+        pages.append(tmp_path / f"{name}.html")
+        answer = tonnage("explain", "--brief", root / f"tests/data/snapshots/{name}.pickle.xz", "--html", pages[-1])
+        assert answer.code == 0, answer.err
+    checked = subprocess.run(["node", root / "tests/e2e/segment_maps.js", root / "src/report/assets/segments.js", *pages], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    assert int(checked.stdout) >= 12

@@ -4,9 +4,13 @@
   const page = document.getElementById("page"), tip = document.getElementById("tip");
   const NAMES = { parameters: "parameters", buffers: "buffers", gradients: "gradients", optimizer_state: "optimizer state", activations: "activations", inputs: "inputs",
     workspaces: "workspaces", temporaries: "temporaries", unknown: "unknown", rounding: "rounding", cached: "cached by PyTorch", other: "not PyTorch's", context: "CUDA context" };
+  const PROSE = new Set(["h1", "h3", "p", "li"]);
+  const PALE = new Set(["buffers", "inputs", "temporaries", "context", "gradients"]);
   const STATES = ["free", "live", "freed, another stream may still use it"];
   const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim() || "#888";
 
+  // A number stays with its unit.
+  const tied = text => text.replace(/(\d) ([KMG]iB|B|%)(?!\w)/g, "$1\u00a0$2");
   // All text goes in as text nodes: nothing from the data is ever read as HTML.
   function el(tag, attributes, ...children) {
     const node = document.createElement(tag);
@@ -15,7 +19,8 @@
       else if (key === "style") Object.assign(node.style, value);
       else if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
     }
-    node.append(...children.flat().filter(child => child !== null && child !== undefined).map(child => child instanceof Node ? child : String(child)));
+    const text = child => PROSE.has(tag) ? tied(String(child)) : String(child);
+    node.append(...children.flat().filter(child => child !== null && child !== undefined).map(child => child instanceof Node ? child : text(child)));
     return node;
   }
   function size(bytes) {
@@ -88,7 +93,9 @@
       "aria-label": "Timeline of allocated memory by category. Arrow keys move the cursor, plus and minus zoom, 0 shows all." });
     let byTime = false, plot = null, pinned = -1;
     const names = Object.keys(series.by_category);
-    const peakIndex = series.allocated.reduce((best, value, i) => value > series.allocated[best] ? i : best, 0);
+    // The same peak may come again in every step: the one that the report names, where the chart has it.
+    const named = device.peak_allocated ? device.peak_allocated.moment.event : 0;
+    const peakIndex = series.allocated.reduce((best, value, i) => value > series.allocated[best] || (value === series.allocated[best] && Math.abs(series.event[i] - named) < Math.abs(series.event[best] - named)) ? i : best, 0);
     const last = series.event.length - 1;
     const xs = () => byTime ? series.time_ns.map(ns => ns / 1e9) : series.event;
     function build() {
@@ -104,8 +111,8 @@
       const ink = colour("soft"), grid = { stroke: colour("line"), width: 1 }, marks = series.steps;
       const options = {
         width: Math.max(300, holder.clientWidth - 14), height: 330, legend: { show: false }, padding: [8, 10, 0, 0],
-        scales: { x: { time: false }, y: { range: () => [0, (capacity && largest > capacity / 2 ? Math.max(capacity, largest) : largest) * 1.04 || 1] } },
-        axes: [{ stroke: ink, grid: { show: false }, ticks: grid, space: 90, values: (u, values) => values.map(v => byTime ? v + " s" : v.toLocaleString("en-US")) },
+        scales: { x: { time: false }, y: { range: () => [0, (capacity && largest > capacity / 2 ? Math.max(capacity, largest) : largest) * 1.1 || 1] } },
+        axes: [{ stroke: ink, grid: { show: false }, ticks: grid, space: 90, size: 34, values: (u, values) => values.map(v => byTime ? v + " s" : v.toLocaleString("en-US")) },
           { stroke: ink, grid, ticks: grid, size: 78, values: (u, values) => values.map(size),
             splits: (u, i, low, high) => { let step = 2 ** Math.floor(Math.log2(Math.max(high / 5, 1))); const out = []; for (let v = 0; v <= high; v += step) out.push(v); return out; } }],
         series: [{}, ...order.map(i => ({ label: names[i], stroke: colour(names[i]), fill: colour(names[i]), width: 1, paths: path, points: { show: false } })),
@@ -176,7 +183,7 @@
         for (const child of node.k || []) { const share = width * child.b / (node.b || 1); if (share > 0.0008) layout(child, depth + 1, at, share); at += share; }
       })(focus, 0, 0, 1);
       const find = target => { const seen = []; (function walk(node) { seen.push(node); if (node === target) return true; for (const child of node.k || []) if (walk(child)) return true; seen.pop(); return false; })(tree); return seen; };
-      box.replaceChildren(...rows.map(cells => el("div", { class: "row" }, cells.map(([node, left, width]) => el("button", { class: "cell",
+      box.replaceChildren(...rows.map(cells => el("div", { class: "row" }, cells.map(([node, left, width]) => el("button", { class: PALE.has(node.g) ? "cell pale" : "cell",
         style: { left: 100 * left + "%", width: 100 * width + "%", background: `var(--${node.g})` }, tabindex: width > 0.02 ? 0 : -1, "aria-label": `${node.n}, ${size(node.b)}`,
         onclick: () => draw(find(node)), onmousemove: e => showTip(e, `${node.n}\n${size(node.b)} (${(100 * node.b / tree.b).toFixed(1)} % of allocated) in ${node.c.toLocaleString("en-US")} allocations\nmostly ${NAMES[node.g]}`), onmouseleave: hideTip },
         width > 0.03 ? node.n + "  " + size(node.b) : "")))));
@@ -187,9 +194,13 @@
     return [path, box];
   }
 
-  function segmentMap(chart, pick) {
+  function segmentMap(chart, pick, categories) {
     const canvas = el("canvas", { class: "map", role: "img", "aria-label": "Segments of the caching allocator and the blocks in them" }), note = el("p", { class: "soft" });
-    let map = chart.maps[0], boxes = [], held = null;  // held: the event chosen in the timeline, which rarely is one that has a map
+    // held: the event chosen in the timeline. Its own map is made where the lives of the blocks are in the page, else the nearest stored one is shown.
+    let map = chart.maps[0], boxes = [], held = null;
+    const lives = new Map();
+    const livesOf = process => { if (!lives.has(process)) lives.set(process, segmentLives.read(chart.lives.find(entry => entry.process === process))); return lives.get(process); };
+    const several = new Set(chart.maps.map(entry => entry.process)).size > 1, heldOption = el("option", { value: "held" });
     function draw() {
       const width = canvas.parentNode ? canvas.parentNode.clientWidth : 1200, ratio = devicePixelRatio || 1, rowHeight = 16, gap = 4;
       const segments = [...map.segments].sort((a, b) => b.bytes - a.bytes);
@@ -227,10 +238,11 @@
         ctx.fillRect(bx, by, Math.max(bw - (bw > 3 ? 0.6 : 0), 0.4), rowHeight);
       }
       ctx.globalAlpha = 1;
-      const apart = held === null ? 0 : map.event - held;
-      note.textContent = (apart ? `Not the moment held in the timeline (event ${held.toLocaleString("en-US")}) but the nearest with a map: event ${map.event.toLocaleString("en-US")}, ${Math.abs(apart).toLocaleString("en-US")} events ${apart < 0 ? "earlier" : "later"}. ` : `After event ${map.event.toLocaleString("en-US")}: `) +
+      const apart = held === null || chart.lives ? 0 : map.event - held;
+      note.className = apart ? "warn" : "soft";
+      note.textContent = tied((apart ? `Not the moment held in the timeline (event ${held.toLocaleString("en-US")}) but the nearest with a map: event ${map.event.toLocaleString("en-US")}, ${Math.abs(apart).toLocaleString("en-US")} events ${apart < 0 ? "earlier" : "later"}. ` : `After event ${map.event.toLocaleString("en-US")}: `) +
         `${map.segments.length} segments, ${size(map.reserved)} reserved: ${size(map.requested)} requested, ${size(map.rounding)} rounding, ${size(map.pending)} waiting for another stream, ` +
-        `${size(map.cached)} in free segments, ${size(map.pinned)} in free pieces beside live blocks.` + (map.merged ? " Small neighbours in the same state are drawn as one." : "");
+        `${size(map.cached)} in free segments, ${size(map.pinned)} in free pieces beside live blocks.` + (map.merged ? " Small neighbours in the same state are drawn as one." : ""));
       draw.rowHeight = rowHeight;
     }
     canvas.addEventListener("mousemove", e => {
@@ -242,11 +254,22 @@
         `segment ${segment.address} + ${exact(at)}: ${size(segment.bytes)}${segment.expandable ? ", expandable" : segment.small ? ", small pool" : ""}, stream ${segment.stream}; free ${size(segment.free)}, largest piece ${size(segment.largest_free)}`);
     });
     canvas.addEventListener("mouseleave", hideTip);
-    chart.maps.forEach((entry, i) => pick.append(el("option", { value: i }, entry.label + (new Set(chart.maps.map(m => m.process)).size > 1 ? `, process ${entry.process}` : "") + ` (event ${entry.event.toLocaleString("en-US")})`)));
-    pick.addEventListener("change", () => { map = chart.maps[Number(pick.value)]; held = null; draw(); });
-    // The map nearest to a moment; the note says how far apart they are.
+    chart.maps.forEach((entry, i) => pick.append(el("option", { value: i }, entry.label + (several ? `, process ${entry.process}` : "") + ` (event ${entry.event.toLocaleString("en-US")})`)));
+    pick.addEventListener("change", () => {
+      const process = map.process;
+      if (pick.value === "held") return show(held, process);
+      map = chart.maps[Number(pick.value)]; draw();
+    });
+    function show(event, process) {
+      map = { ...segmentLives.mapAt(livesOf(process), event, categories, data.map_blocks), event, label: "held" };
+      heldOption.textContent = `held in the timeline${several ? `, process ${process}` : ""} (event ${event.toLocaleString("en-US")})`;
+      if (!heldOption.isConnected) pick.prepend(heldOption);
+      pick.value = "held";
+      if (canvas.isConnected) draw();
+    }
     function at(event) {
       held = event;
+      if (chart.lives) return show(event, map.process);
       const nearest = chart.maps.reduce((best, entry, i) => Math.abs(entry.event - event) < Math.abs(chart.maps[best].event - event) ? i : best, 0);
       map = chart.maps[nearest];
       pick.value = nearest;
@@ -288,8 +311,10 @@
       if (chart.by_module) nodes.push(el("h2", {}, "Live memory at the peak, by module"), ...icicle(chart.by_module, "By the module that made or owns it. Click to look closer."));
     }
     if (chart && chart.maps.length) {
-      const pick = el("select", { "aria-label": "Moment of the segment map" }), map = segments = segmentMap(chart, pick);
-      nodes.push(el("h2", {}, "Segments"), el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above; pale: free; holding a moment in the timeline shows the nearest of these and says which")), el("div", {}, map.nodes));
+      const pick = el("select", { "aria-label": "Moment of the segment map" }), map = segments = segmentMap(chart, pick, explanation.category_order);
+      nodes.push(el("h2", {}, "Segments"), el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above, ", swatch("cached"), chart.lives ? "free; a moment that is held in the timeline shows its own map" : "free")));
+      if (!chart.lives) nodes.push(el("p", { class: "warn" }, `The page does not hold every moment of this history (it is too long, or its events contradict each other): maps of ${new Set(chart.maps.map(entry => entry.event)).size} moments are stored, and a moment that is held in the timeline shows the nearest of them.`));
+      nodes.push(el("div", {}, map.nodes));
       redraws.push(map.draw);
     }
     if (device.largest.length) nodes.push(el("h2", {}, "Largest at the peak"), table([["each", 1], ["count", 1], ["together", 1], ["category"], ["name"], ["where"]],
@@ -315,12 +340,14 @@
         data.explanations.map((other, i) => el("option", { value: i, selected: other === explanation }, other.source)));
       nodes.push(pick);
     }
-    nodes.push(el("h1", {}, explanation.summary), el("p", { class: "soft mono" }, [explanation.source, report && report.torch_version ? "PyTorch " + report.torch_version : "", report ? report.events.toLocaleString("en-US") + " events" : "", report && report.alloc_conf].filter(Boolean).join(" · ")));
+    // The first sentence says what happened; the rest is to be read, not seen.
+    const end = explanation.summary.search(/\.( |$)/) + 1, first = end ? explanation.summary.slice(0, end) : explanation.summary;
+    nodes.push(el("h1", {}, first), explanation.summary.length > first.length ? el("p", {}, explanation.summary.slice(first.length).trim()) : null, el("p", { class: "soft mono" }, [explanation.source, report && report.torch_version ? "PyTorch " + report.torch_version : "", report ? report.events.toLocaleString("en-US") + " events" : "", report && report.alloc_conf].filter(Boolean).join(" · ")));
     nodes.push(...findings(explanation));
     for (const device of report ? report.devices : []) nodes.push(...deviceSection(explanation, device, explanation.charts.find(chart => chart.index === device.index), redraws));
     const notes = [...explanation.limits, ...explanation.notes, ...(report ? report.messages.map(message => message.text + (message.count > 1 ? ` (${message.count} times)` : "")) : [])];
     if (notes.length) nodes.push(el("h2", {}, "Notes"), el("ul", {}, [...new Set(notes)].map(text => el("li", {}, text))));
-    page.replaceChildren(...nodes);
+    page.replaceChildren(...nodes.filter(Boolean));
     for (const start of redraws.starts) start();
     for (const draw of redraws) draw();
   }
