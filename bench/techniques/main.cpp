@@ -5,7 +5,6 @@
 // A case: 3 steps to warm up, then N steps whose peaks are the allocator's and whose time is the median of single steps, each waited
 // for. Kept: allocated bytes between steps. Before: what earlier cases of this process left. run_techniques.py runs this, a process a
 // case, and the same steps in Python.
-#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <fstream>
 
 #include "techniques.h"
+#include "tonnage/torch/housekeeping.h"
 #include "tonnage/torch/memory.h"
 
 namespace {
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
     else
       std::printf("%s\n", r.error.c_str());
     std::fflush(stdout);
-    c10::getDeviceAllocator(c10::kCUDA)->emptyCache();
+    tonnage::empty_cache();
   }
   if (!only.empty() && !list && results.empty()) {
     std::fprintf(stderr, "bench_techniques: there is no case \"%s\" (see --list)\n", only.c_str());
