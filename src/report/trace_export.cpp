@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 
 #include "analysis/breakdown.h"
@@ -18,8 +19,10 @@ using record::EventKind;
 constexpr size_t kStackFrames = 12;
 // Track groups need numbers that do not meet: each source has kSourceStep of them, devices first, then its processes.
 constexpr int kSourceStep = 100'000, kFirstDevice = 1, kFirstProcess = 1000;
-// Tracks of a process: the steps, then two for each of its threads.
-constexpr int kStepTrack = 1, kFirstThreadTrack = 2;
+// Tracks of a process: the steps, then two for each of its threads; slices that cross others of their track go to the same number
+// kLaneStep further on.
+constexpr int kStepTrack = 1, kFirstThreadTrack = 2, kLaneStep = 1'000'000;
+constexpr size_t kLanes = 64;  // of a track; what crosses even more is cut off where it does
 
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -47,8 +50,10 @@ class TraceWriter {
     base_ = number * kSourceStep;
     timed_ = std::any_of(record_->events.begin(), record_->events.end(), [](const Event& event) { return event.time_ns > 0; });
     stack_texts_.clear();
+    // Threads write their events late, by a little: no track may go back in time for it.
     end_ns_ = 0;
-    for (size_t i = 0; i < record_->events.size(); ++i) end_ns_ = std::max(end_ns_, time_ns(i));
+    times_.resize(record_->events.size());
+    for (size_t i = 0; i < times_.size(); ++i) times_[i] = end_ns_ = std::max(end_ns_, timed_ ? record_->events[i].time_ns : 1000 * i);
     const std::string prefix = number == 0 ? "" : fmt::format("{} ", number + 1);
     fact(prefix + "source", explanation.source);
     fact(prefix + "time", timed_ ? "since the start of the record" : "the record has no times: one microsecond for each event");
@@ -64,8 +69,7 @@ class TraceWriter {
 
   // --- the format ---
   uint64_t time_ns(size_t event) const {
-    if (event >= record_->events.size()) return end_ns_;
-    return timed_ ? record_->events[event].time_ns : 1000 * event;
+    return event < times_.size() ? times_[event] : end_ns_;
   }
   void begin(char phase, int track_group, int track, uint64_t ns) {
     out_.print("{}\n{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03}", first_ ? "" : ",", phase, track_group, track, ns / 1000, ns % 1000);
@@ -100,7 +104,7 @@ class TraceWriter {
     }
     const int group = device_group(device);
     for (const CategoryPoint& point : points) {
-      const uint64_t ns = timed_ ? point.time_ns : 1000ull * point.event;
+      const uint64_t ns = time_ns(point.event);
       if (memory.has_allocator) {
         begin('C', group, 0, ns);
         out_.print(",\"name\":\"allocated\",\"args\":{{\"bytes\":{}}}}}", point.allocated_bytes);
@@ -224,10 +228,55 @@ class TraceWriter {
   }
 
   // --- processes ---
-  void complete(int group, int track, const char* category, const std::string& name, uint64_t from_ns, uint64_t to_ns) {
-    begin('X', group, track, from_ns);
-    const uint64_t ns = to_ns > from_ns ? to_ns - from_ns : 0;
-    out_.print(",\"dur\":{}.{:03},\"cat\":\"{}\",\"name\":{}}}", ns / 1000, ns % 1000, category, json_text(name));
+  struct Slice {
+    int group = 0, track = 0;
+    const char* category = "";
+    std::string name;
+    uint64_t from_ns = 0, to_ns = 0;
+  };
+  struct Track {
+    std::string name;
+    int order = 0;
+  };
+
+  void complete(int group, int track, const char* category, std::string name, uint64_t from_ns, uint64_t to_ns) {
+    slices_.push_back({group, track, category, std::move(name), from_ns, std::max(from_ns, to_ns)});
+  }
+
+  // Slices of a track must nest, and what is around must come first. Those that cross get further tracks of the same name.
+  void write_slices() {
+    std::stable_sort(slices_.begin(), slices_.end(), [](const Slice& a, const Slice& b) {
+      return std::tuple(a.group, a.track, a.from_ns, b.to_ns) < std::tuple(b.group, b.track, b.from_ns, a.to_ns);
+    });
+    std::vector<std::vector<uint64_t>> lanes;  // the ends of the slices that are open
+    std::pair<int, int> current(-1, -1);
+    for (Slice& slice : slices_) {
+      if (std::pair(slice.group, slice.track) != current) {
+        current = {slice.group, slice.track};
+        lanes.clear();
+      }
+      size_t lane = 0;
+      for (;; ++lane) {
+        if (lane == lanes.size()) {
+          lanes.emplace_back();
+          const Track& track = tracks_[current];
+          name_track("thread", slice.group, slice.track + static_cast<int>(lane) * kLaneStep, track.name, track.order);
+        }
+        auto& open = lanes[lane];
+        while (!open.empty() && open.back() <= slice.from_ns) open.pop_back();
+        if (open.empty() || slice.to_ns <= open.back()) break;
+        if (lane + 1 == kLanes) {
+          slice.to_ns = open.back();
+          break;
+        }
+      }
+      lanes[lane].push_back(slice.to_ns);
+      begin('X', slice.group, slice.track + static_cast<int>(lane) * kLaneStep, slice.from_ns);
+      const uint64_t ns = slice.to_ns - slice.from_ns;
+      out_.print(",\"dur\":{}.{:03},\"cat\":\"{}\",\"name\":{}}}", ns / 1000, ns % 1000, slice.category, json_text(slice.name));
+    }
+    slices_.clear();
+    tracks_.clear();
   }
 
   void processes() {
@@ -237,36 +286,34 @@ class TraceWriter {
     }
     for (const Step& step : timeline_->steps()) {
       if (step.first_event >= step.end_event) continue;
-      if (step.number == 1) name_track("thread", process_group(step.process), kStepTrack, "steps", 0);
+      tracks_[{process_group(step.process), kStepTrack}] = {"steps", 0};
       complete(process_group(step.process), kStepTrack, "step", step.complete ? fmt::format("step {}", step.number) : std::string("after the last step"), time_ns(step.first_event),
                time_ns(step.end_event - 1));
     }
     threads();
+    write_slices();
   }
 
   void threads() {
     struct Thread {
       std::optional<size_t> phase;  // the event that entered it
       std::vector<size_t> annotations;
-      bool named[2] = {};
     };
     std::map<std::pair<uint32_t, uint32_t>, Thread> threads;
     const auto track = [&](std::pair<uint32_t, uint32_t> key, int which) {
       const int number = kFirstThreadTrack + 2 * static_cast<int>(key.second % (kSourceStep / 4)) + which;
-      bool& named = threads[key].named[which];
-      if (!named) name_track("thread", process_group(key.first), number, fmt::format("{} of thread {}", which == 0 ? "phases" : "annotations", key.second), number);
-      named = true;
+      tracks_[{process_group(key.first), number}] = {fmt::format("{} of thread {}", which == 0 ? "phases" : "annotations", key.second), number};
       return number;
     };
     const auto end_phase = [&](std::pair<uint32_t, uint32_t> key, uint64_t to_ns) {
       Thread& thread = threads[key];
       if (!thread.phase) return;
       const Event& event = record_->events[*thread.phase];
+      const uint64_t from_ns = time_ns(*thread.phase);
       thread.phase.reset();
       const auto phase = static_cast<Phase>(event.value);
       if (phase == Phase::kOther) return;
       const std::string& detail = record_->string(event.name);
-      const uint64_t from_ns = timed_ ? event.time_ns : 1000ull * static_cast<uint64_t>(&event - record_->events.data());
       complete(process_group(key.first), track(key, 0), "phase", detail.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), detail), from_ns, to_ns);
     };
     const auto end_annotation = [&](std::pair<uint32_t, uint32_t> key, size_t started, uint64_t to_ns) {
@@ -312,6 +359,9 @@ class TraceWriter {
   const trace::Record* record_ = nullptr;
   std::unordered_map<uint32_t, std::string> stack_texts_;
   std::vector<std::pair<std::string, std::string>> facts_;
+  std::vector<uint64_t> times_;  // by event, never going back
+  std::vector<Slice> slices_;
+  std::map<std::pair<int, int>, Track> tracks_;  // group and number
   uint64_t end_ns_ = 0, next_id_ = 0;
   int base_ = 0;
   bool timed_ = true, first_ = true;

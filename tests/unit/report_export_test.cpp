@@ -1,6 +1,8 @@
 // The trace and the tables: what they say must be what the record says, and hostile names must stay inside their fields.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -63,6 +65,151 @@ std::vector<json> of(const json& trace, const std::string& phase, const std::str
     if (event["ph"] == phase && (category.empty() || event.value("cat", "") == category)) out.push_back(event);
   }
   return out;
+}
+
+// What viewers rely on (the Trace Event Format): fields by kind of event, counters in order, slices of a track that nest, asynchronous
+// slices that begin and end, a name for every track, steps one after the other.
+void check_trace(const json& trace) {
+  ASSERT_TRUE(trace.is_object() && trace["traceEvents"].is_array() && trace["otherData"].is_object());
+  EXPECT_EQ(trace["displayTimeUnit"], "ms");
+  using Track = std::pair<int64_t, int64_t>;
+  std::map<std::pair<int64_t, std::string>, int64_t> counters;
+  std::map<Track, std::vector<int64_t>> open;  // ends of the slices around the last one
+  std::map<Track, int64_t> begun;
+  std::map<std::string, json> async;
+  std::set<std::string> ids;
+  std::set<int64_t> used, named;
+  std::set<Track> used_tracks, named_tracks;
+  std::map<int64_t, uint64_t> last_step;
+  std::map<int64_t, int64_t> step_end;
+  const auto ns = [](const json& us) { return static_cast<int64_t>(std::llround(us.get<double>() * 1000)); };
+  for (const json& event : trace["traceEvents"]) {
+    ASSERT_TRUE(event["ph"].is_string() && event["name"].is_string() && event["pid"].is_number_integer() && event["tid"].is_number_integer()) << event;
+    ASSERT_TRUE(event["ts"].is_number() && event["ts"] >= 0) << event;
+    const std::string ph = event["ph"], name = event["name"];
+    const int64_t pid = event["pid"], ts = ns(event["ts"]);
+    const Track track{pid, event["tid"]};
+    if (ph == "M") {
+      ASSERT_TRUE(name == "process_name" || name == "thread_name" || name == "process_sort_index" || name == "thread_sort_index") << event;
+      ASSERT_TRUE(name.ends_with("_name") ? event["args"]["name"].is_string() : event["args"]["sort_index"].is_number_integer()) << event;
+      const bool first = name == "process_name" ? named.insert(pid).second : name == "thread_name" ? named_tracks.insert(track).second : true;
+      EXPECT_TRUE(first) << event;
+      continue;
+    }
+    used.insert(pid);
+    if (ph == "C") {
+      ASSERT_TRUE(event["args"].is_object() && !event["args"].empty()) << event;
+      for (const auto& [key, value] : event["args"].items()) ASSERT_TRUE(value.is_number_unsigned()) << event;
+      const auto [last, first] = counters.try_emplace({pid, name}, ts);
+      EXPECT_TRUE(first || last->second <= ts) << event;
+      last->second = ts;
+    } else if (ph == "X") {
+      used_tracks.insert(track);
+      const int64_t end = ts + ns(event["dur"]);
+      ASSERT_GE(end, ts) << event;
+      const auto [last, first] = begun.try_emplace(track, ts);
+      EXPECT_LE(last->second, ts) << event;
+      last->second = ts;
+      auto& around = open[track];
+      while (!around.empty() && around.back() <= ts && around.back() < end) around.pop_back();
+      EXPECT_TRUE(around.empty() || end <= around.back()) << "overlaps the slice around it: " << event;
+      around.push_back(end);
+      if (event["cat"] == "step") {
+        EXPECT_TRUE(!step_end.contains(pid) || step_end[pid] <= ts) << event;
+        step_end[pid] = end;
+        if (name.starts_with("step ")) {
+          const uint64_t number = std::stoull(name.substr(5));
+          EXPECT_GT(number, last_step[pid]) << event;
+          last_step[pid] = number;
+        }
+      }
+    } else if (ph == "b" || ph == "e") {
+      const std::string id = event["id"];
+      if (ph == "b") {
+        EXPECT_TRUE(ids.insert(id).second) << event;
+        async[id] = event;
+        continue;
+      }
+      ASSERT_TRUE(async.contains(id)) << event;
+      EXPECT_TRUE(async[id]["name"] == name && async[id]["cat"] == event["cat"] && async[id]["pid"] == event["pid"] && ns(async[id]["ts"]) <= ts) << event;
+      async.erase(id);
+    } else {
+      ASSERT_EQ(ph, "i") << event;
+      EXPECT_TRUE(event["s"] == "t" || event["s"] == "p" || event["s"] == "g") << event;
+    }
+  }
+  EXPECT_TRUE(async.empty());
+  EXPECT_EQ(used.size(), std::count_if(used.begin(), used.end(), [&](int64_t pid) { return named.contains(pid); }));
+  for (const Track& track : used_tracks) EXPECT_TRUE(named_tracks.contains(track)) << track.first << " " << track.second;
+}
+
+TEST(TraceExport, IsWhatViewersRelyOn) {
+  Sample sample;
+  check_trace(trace_of(explained(sample.b)));
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/snapshots")) {
+    if (entry.path().extension() != ".xz") continue;
+    auto record = trace::read_snapshot(entry.path().string());
+    ASSERT_TRUE(record.has_value());
+    SCOPED_TRACE(entry.path().filename().string());
+    check_trace(trace_of({analysis::explain(std::make_shared<const trace::Record>(std::move(*record)))}));
+    ++files;
+  }
+  EXPECT_GE(files, 8u);
+}
+
+TEST(TraceExport, AnnotationsThatCrossGetTracksOfTheirOwn) {
+  RecordBuilder b;
+  PlainAllocator allocator(b);
+  const auto annotate = [&](const char* name, uint64_t ends) { b.add(EventKind::kAnnotation, 0, 0, ends, name); };
+  annotate("outer", 0);
+  annotate("load", 0);
+  allocator.alloc(4 * kMiB);
+  annotate("compute", 0);  // begins within "load" and ends after it
+  annotate("load", 1);
+  allocator.alloc(4 * kMiB);
+  annotate("compute", 1);
+  annotate("outer", 1);
+  const json trace = trace_of(explained(b));
+  check_trace(trace);
+  const auto slices = of(trace, "X", "annotation");
+  ASSERT_EQ(slices.size(), 3u);
+  EXPECT_EQ(slices[0]["name"], "outer");  // what is around comes first
+  std::map<std::string, int> tracks;
+  for (const json& slice : slices) tracks[slice["name"]] = slice["tid"];
+  EXPECT_EQ(tracks["outer"], tracks["load"]);
+  EXPECT_NE(tracks["load"], tracks["compute"]);
+}
+
+TEST(TraceExport, ThousandsThatCrossAreBounded) {
+  RecordBuilder b;
+  PlainAllocator allocator(b);
+  allocator.alloc(4 * kMiB);
+  for (const uint64_t ends : {0u, 1u}) {
+    for (int i = 0; i < 3000; ++i) b.add(EventKind::kAnnotation, 0, 0, ends, "n" + std::to_string(i));
+  }
+  const json trace = trace_of(explained(b));
+  check_trace(trace);
+  EXPECT_EQ(of(trace, "X", "annotation").size(), 3000u);
+}
+
+TEST(TraceExport, AHistoryThatBeginsInTheMiddleHasAStepTrack) {
+  Sample sample;
+  uint64_t number = 7;
+  for (auto& event : sample.b.record.events) {
+    if (event.kind == EventKind::kStep) event.value = number++;
+  }
+  const json trace = trace_of(explained(sample.b));
+  check_trace(trace);
+  ASSERT_FALSE(of(trace, "X", "step").empty());
+  EXPECT_EQ(of(trace, "X", "step")[0]["name"], "step 7");
+}
+
+// Threads write their events late: times may go back by a little.
+TEST(TraceExport, TimesThatGoBackAreSetRight) {
+  Sample sample;
+  for (size_t i = 3; i < sample.b.record.events.size(); i += 4) sample.b.record.events[i].time_ns -= 2500;
+  check_trace(trace_of(explained(sample.b)));
 }
 
 TEST(TraceExport, CountersAreTheTimeline) {
