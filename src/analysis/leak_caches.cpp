@@ -22,9 +22,10 @@ bool slows_down(const GrowingLine& line, const GrowthRange& range) {
   return late * 2 <= early;
 }
 
-// Full since a moment ago: for each tensor that comes, one goes that is older than all that are kept.
-bool gives_back_the_oldest(const LineSum& sum) {
-  const uint32_t oldest = *std::min_element(sum.first_event.begin(), sum.first_event.end());
+// Full since a moment ago: for each tensor that comes, one goes that is older than all that are kept (but for what the first iteration
+// made for good: a library's scratch memory has the line of the first who needed it).
+bool gives_back_the_oldest(const LineSum& sum, const GrowthRange& range) {
+  const uint32_t oldest = *std::min_element(sum.first_event.begin() + static_cast<ptrdiff_t>(range.first_old), sum.first_event.end());
   return sum.born_late > 0 && sum.died_late >= sum.born_late && sum.youngest_died < oldest;
 }
 
@@ -47,7 +48,7 @@ uint32_t idle_iterations(const LineSum& sum, const GrowthRange& range) {
 
 bool fills_a_cache(const Timeline& timeline, const GrowingLine& line, const GrowthRange& range) {
   const LineSum& sum = *line.sum;
-  return slows_down(line, range) || gives_back_the_oldest(sum) || one_of_each_size(sum, range) || of_one_generation(timeline, sum);
+  return slows_down(line, range) || gives_back_the_oldest(sum, range) || one_of_each_size(sum, range) || of_one_generation(timeline, sum);
 }
 
 }  // namespace tonnage::analysis

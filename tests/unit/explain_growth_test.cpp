@@ -194,6 +194,7 @@ TEST(GrowthCaches, AQueueThatHasJustBecomeFullIsNoLeak) {
   for (const size_t capacity : {13u, 100u}) {
     std::vector<uint64_t> queue;
     const auto found = growth(run(16, [&](Step& step) {
+      if (step.number == 1) step.keep(Phase::kOther, loop_line(step.p, 88), 1 * kMiB);  // stays for good
       queue.push_back(step.keep(Phase::kOther, loop_line(step.p, 88), 2 * kMiB));
       if (queue.size() <= capacity) return;
       step.p.drop(Phase::kOther, queue.front());
