@@ -21,7 +21,7 @@ std::string change_text(uint64_t before, uint64_t after) {
   if (before == after) return "=";
   const bool more = after > before;
   const uint64_t by = more ? after - before : before - after;
-  std::string text = (more ? "+" : "-") + size_text(by);
+  std::string text = fmt::format("{}{}", more ? "+" : "-", size_text(by));
   if (before > 0) text += fmt::format(" ({}{:.1f} %)", more ? "+" : "-", 100.0 * static_cast<double>(by) / static_cast<double>(before));
   return text;
 }
@@ -96,7 +96,7 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
     out += "\nAbout the file\n";
     for (const std::string& note : explanation.notes) out += wrap_text(style.safe(note), prose_width(style), "  - ", "    ");
   }
-  if (with_report && explanation.report) out += "\n" + style.rule(style.width()) + "\n\n" + report::render_text(*explanation.report, options);
+  if (with_report && explanation.report) out.append("\n").append(style.rule(style.width())).append("\n\n").append(report::render_text(*explanation.report, options));
   return out;
 }
 

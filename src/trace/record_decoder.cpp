@@ -130,7 +130,7 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
   }
   if (const auto command = session->find("command"); command != session->end() && command->is_array()) {
     std::string& joined = record_.info["command"];
-    for (const auto& word : *command) joined += (joined.empty() ? "" : " ") + plain_text(word);
+    for (const auto& word : *command) joined.append(joined.empty() ? "" : " ").append(plain_text(word));
   }
   if (const auto settings = session->find("settings"); settings != session->end() && settings->is_object()) {
     for (const auto& [key, value] : settings->items()) {
