@@ -12,6 +12,7 @@
 namespace tonnage::report {
 namespace {
 
+using analysis::testing::EventKind;
 using analysis::testing::kMiB;
 using analysis::testing::PlainAllocator;
 using analysis::testing::RecordBuilder;
@@ -154,6 +155,22 @@ TEST(HtmlLives, EventsThatContradictEachOtherGetNoInventedMaps) {
   builder.add(record::EventKind::kSegmentFree, live + 8 * kMiB, 2 * kMiB);  // in the middle of a live block
   const json data = data_of(builder);
   EXPECT_TRUE(data["charts"][0]["lives"].is_null());
+}
+
+// Whatever events a file holds: where a map of the lives is not what a replay gives, there are none.
+TEST(HtmlLives, NonsenseIsSurvived) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    RecordBuilder out;
+    std::mt19937_64 random(seed);
+    out.record.settings.expandable_segments = seed % 2 == 1;
+    const EventKind kinds[] = {EventKind::kAlloc, EventKind::kFreeRequested, EventKind::kFreeCompleted, EventKind::kSegmentAlloc, EventKind::kSegmentFree, EventKind::kSegmentMap, EventKind::kSegmentUnmap};
+    const uint64_t base = seed % 3 == 0 ? UINT64_MAX - 12 * kMiB : 0x7f0000000000;
+    for (int i = 0; i < 150; ++i) out.add(kinds[random() % std::size(kinds)], base + random() % 16 * kMiB, random() % 8 == 0 ? random() : random() % 9 * kMiB);
+    EXPECT_FALSE(data_of(out)["charts"].empty());
+    const analysis::Timeline timeline(out.record);
+    const auto lives = analysis::block_lives(timeline, 0, 0);
+    for (uint64_t event = 0; event < 150; event += 30) analysis::map_of(lives, event);
+  }
 }
 
 TEST(HtmlLives, AMillionEventsStaySmall) {
