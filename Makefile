@@ -92,4 +92,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 distclean: clean
-	rm -rf $(VENV) $(TEST_VENV) $(PROGRAMS_VENV) .programs
+	rm -rf $(VENV) $(TEST_VENV) $(PROGRAMS_VENV) .venv-torch* .programs
