@@ -49,22 +49,43 @@ WITHOUT_RECORD = '''copy=$(mktemp) && cp "$TONNAGE_SESSION" "$copy" && printf '\
 TONNAGE_SESSION=$copy "$@"; code=$?; rm -f "$copy"; exit $code'''
 
 
-def step_times(a, wrapper=()):
-    """Seconds of the steps after the fourth, of one process."""
-    out = output_of([a.tonnage, "run", "--gpu", "h200", "--quiet", "--", *wrapper, a.python, HERE / "step.py", "24"])
-    return [float(line) for line in out.split()[4:]]
+STEPS = 70
+BARE = ["bash", "-c", WITHOUT_RECORD, "bash"]
+
+
+def start_steps(a, wrapper=(), core=None):
+    command = [a.tonnage, "run", "--gpu", "h200", "--quiet", "--", *wrapper, a.python, HERE / "step.py", STEPS]
+    pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
+    return subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin)
+
+
+def step_times(process):
+    """Seconds of the steps after the tenth, of one process."""
+    out, errors = process.communicate()
+    if process.returncode:
+        sys.exit(f"run_speed: step.py: exit code {process.returncode}\n{errors[-2000:]}")
+    return [float(line) for line in out.split()[10:]]
 
 
 def bench_step(a):
     whole, bare, added = [], [], []
-    for _ in range(2 * a.repeat):  # in turn: the machine's own speed changes within seconds
-        bare.append(step_times(a, ["bash", "-c", WITHOUT_RECORD, "bash"]))
-        whole.append(step_times(a))
-        added.append(100 * (statistics.median(whole[-1]) / statistics.median(bare[-1]) - 1))
-    flat_whole, flat_bare = sum(whole, []), sum(bare, [])
-    return {"step": spread(flat_whole, "ms", 1e3), "step_of_the_driver_alone": spread(flat_bare, "ms", 1e3),
-            "recording_and_known_values_add": spread(added, "%", 1),
-            "recording_and_known_values_add_at_best": {"median": round(100 * (min(flat_whole) / min(flat_bare) - 1), 1), "unit": "%"}}
+    for _ in range(a.repeat):
+        bare += step_times(start_steps(a, BARE))
+        whole += step_times(start_steps(a))
+    # What recording adds: both at the same time, each on a core of its own, then with cores exchanged, because a shared
+    # machine's speed changes by half within seconds.
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    for _ in range(a.repeat if len(cores) == 2 else 0):
+        for bare_core, whole_core in (cores, cores[::-1]):
+            pair = start_steps(a, BARE, bare_core), start_steps(a, (), whole_core)
+            bare_times, whole_times = map(step_times, pair)
+            added.append(statistics.median(whole_times) / statistics.median(bare_times))
+    result = {"step": spread(whole, "ms", 1e3), "step_of_the_driver_alone": spread(bare, "ms", 1e3)}
+    if added:
+        shares = sorted(100 * (x - 1) for x in added)
+        result["recording_and_known_values_add"] = {"median": round(100 * (statistics.geometric_mean(added) - 1), 1), "low": round(shares[0], 1),
+                                                    "high": round(shares[-1], 1), "unit": "%", "n": len(added)}
+    return result
 
 
 def bench_launch(a):

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kKnownIntegerBytes = 64ull << 20;
-constexpr uint64_t kKnownFloatElements = 4096;
+constexpr uint64_t kKnownFloatElements = 16384;
 
 uint64_t clock_ns(clockid_t clock) {
   timespec t{};

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
 #include <atomic>
@@ -237,8 +239,23 @@ void remember_inside(ThreadState& thread, const OpFrame& frame) {
   for (uint64_t number = frame.first_sequence; number < end; number++) remember_forward(thread, static_cast<int64_t>(number));
 }
 
+void label_gradient(const at::Tensor& gradient) {
+  if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0) label(address_of(gradient), record::Category::kGradient, 0);
+}
+
+// The first of these that an AccumulateGrad calls keeps the gradient or adds it; hooks after it may use it up at once.
+void look_for_gradient(OpFrame& accumulation, const OpInfo& info, const at::RecordFunction& f) {
+  if (!info.keeps_gradient) return;
+  accumulation.gradient_expected = false;
+  if (!info.makes_gradient) accumulation.accumulates = nullptr;  // nothing new to look at in the end
+  const auto inputs = inputs_of(f, info);
+  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
+    for_each_tensor(info.kinds[i], inputs[i], [](const at::Tensor& t, int) { label_gradient(t); });
+}
+
 void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
   bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
+  if (outermost && !thread.frames.empty() && thread.frames.back().gradient_expected) look_for_gradient(thread.frames.back(), info, f);
   OpFrame& frame = push(thread, f, OpFrame::Kind::kOperator);
   frame.info = &info;
   frame.name = info.name_id;
@@ -262,13 +279,46 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
     if (thread.frames[i].name == frame.name && !thread.frames[i].opaque) thread.frames[i].delegated = true;
 }
 
+uint32_t node_name(ThreadState& thread, std::string_view name) {
+  constexpr size_t kBytes = sizeof(uint64_t);
+  uint64_t end = name.size();
+  if (name.size() >= kBytes) std::memcpy(&end, name.data() + name.size() - kBytes, kBytes);
+  auto& slot = thread.node_names[((end + name.size()) * 0x9e3779b97f4a7c15ull) >> (64 - kNodeNameBits)];
+  if (slot.id == 0 || slot.text != name) {
+    slot.text = name;
+    slot.id = intern(name);
+  }
+  return slot.id;
+}
+
+// The engine tells of every node before it runs it. Its own scope for nodes (BACKWARD_FUNCTION) is not asked for: making the
+// node's name and the list of its inputs once more takes longer than all that is done here.
+constexpr std::string_view kEvaluates = "autograd::engine::evaluate_function: ";
+
+void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_view name) {
+  OpFrame& frame = push(thread, f, OpFrame::Kind::kBackward);
+  frame.name = node_name(thread, name);
+  thread.backward_depth++;
+  backward_since_step.store(true, std::memory_order_relaxed);
+  static thread_local uint32_t last_stack = 0, last_module = 0;
+  const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
+  if (node && recall_forward(thread, node->thread_id(), static_cast<int64_t>(node->sequence_nr()))) {
+    last_stack = thread.stack;
+    last_module = thread.module;
+  } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
+    thread.stack = last_stack;
+    thread.module = last_module;
+  }
+  if (name == "torch::autograd::AccumulateGrad") {
+    frame.accumulates = dynamic_cast<torch::autograd::AccumulateGrad*>(node.get());
+    frame.gradient_expected = frame.accumulates != nullptr;
+  }
+  emit_phase(thread);
+}
+
 void named_begins(ThreadState& thread, const at::RecordFunction& f) {
   std::string_view name = f.name();
-  if (starts_with(name, "autograd::engine::evaluate_function")) {
-    push(thread, f, OpFrame::Kind::kBackward);
-    thread.backward_depth++;
-    return;
-  }
+  if (starts_with(name, kEvaluates)) return node_begins(thread, f, name.substr(kEvaluates.size()));
   OpFrame& frame = push(thread, f, OpFrame::Kind::kNamed);
   frame.name = intern(name);
   thread.named_depth++;
@@ -279,6 +329,7 @@ void named_begins(ThreadState& thread, const at::RecordFunction& f) {
 void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
   if (frame.closed) remember_inside(thread, frame);
   if (frame.kind == OpFrame::Kind::kBackward) {
+    if (frame.accumulates && follow) label_gradient(frame.accumulates->variable.grad());
     thread.backward_depth--;
     thread.stack = frame.outer_stack;
     thread.module = frame.outer_module;
@@ -343,27 +394,6 @@ void function_ends(ThreadState& thread, const at::RecordFunction& f) {
   }
 }
 
-void backward_begins(ThreadState& thread, const at::RecordFunction& f) {
-  OpFrame& frame = push(thread, f, OpFrame::Kind::kBackward);
-  std::string_view name = f.name();
-  frame.name = intern(name);
-  thread.backward_depth++;
-  backward_since_step.store(true, std::memory_order_relaxed);
-  static thread_local uint32_t last_stack = 0, last_module = 0;
-  if (recall_forward(thread, f.forwardThreadId(), f.seqNr())) {
-    last_stack = thread.stack;
-    last_module = thread.module;
-  } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
-    thread.stack = last_stack;
-    thread.module = last_module;
-  }
-  emit_phase(thread);
-  if (name == "torch::autograd::AccumulateGrad" && f.inputs().size() > 0 && f.inputs()[0].isTensor()) {
-    const at::Tensor& gradient = f.inputs()[0].toTensor();
-    if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0) label(address_of(gradient), record::Category::kGradient, 0);
-  }
-}
-
 void emit_annotation(std::string_view name, bool ends) {
   record::Event event;
   fill_context(&event);
@@ -408,8 +438,6 @@ std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& f) {
   try {
     if (f.scope() == at::RecordScope::FUNCTION)
       function_begins(*thread, f);
-    else if (f.scope() == at::RecordScope::BACKWARD_FUNCTION)
-      backward_begins(*thread, f);
     else
       user_scope_begins(*thread, f.name());
   } catch (...) {
@@ -488,7 +516,7 @@ void observe_operators() {
   at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends)
                             .needsInputs(true)
                             .needsOutputs(true)
-                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+                            .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
 }
 
 }  // namespace tonnage::shim

@@ -103,6 +103,13 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
                                "aten::select", "aten::slice", "aten::narrow", "aten::split", "aten::unbind", "aten::view_as"});
   info->moves = in(name, {"aten::to", "aten::_to_copy"});
   info->closable = in(name, {"aten::to", "aten::t", "aten::split"});
+  info->keeps_gradient = in(name, {"aten::detach", "aten::clone", "aten::add", "aten::add_"});
+  info->makes_gradient = in(name, {"aten::clone", "aten::add"});
+  info->shapes_masks = in(name, {"aten::triu", "aten::tril", "aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::eq", "aten::ne",
+                                 "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::_to_copy", "aten::copy_", "aten::clone", "aten::cat",
+                                 "aten::stack", "aten::repeat", "aten::neg", "aten::add", "aten::sub", "aten::rsub", "aten::mul",
+                                 "aten::minimum", "aten::maximum", "aten::logical_and", "aten::logical_or", "aten::logical_not",
+                                 "aten::triu_", "aten::tril_"});
   info->host_only = name == "aten::item" || name.substr(0, 15) == "aten::_foreach_";
   info->inner_name_id = name == "aten::to" ? intern("aten::_to_copy") : info->name_id;
   info->random = handle.hasTag(at::Tag::nondeterministic_seeded);

@@ -51,6 +51,9 @@ struct OpInfo {
   bool closable = false;         // only views and casts: makes no known values out of unknown ones, so its inside needs no look
   bool host_only = false;        // with tensors of the host alone it has nothing to do with a device
   uint32_t inner_name_id = 0;    // closable: the operator inside that allocates, or its own name
+  bool keeps_gradient = false;   // how a gradient is accumulated
+  bool makes_gradient = false;   // in new memory
+  bool shapes_masks = false;     // what masks are made with: known real numbers are followed to a larger size
   bool random = false;
   int generator_argument = -1;
   Special special = Special::kNone;

@@ -8,11 +8,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "vgpu/bridge.h"
 #include "vgpu/session.h"
+
+namespace torch::autograd {
+struct AccumulateGrad;
+}
 
 namespace tonnage::shim {
 
@@ -23,7 +28,7 @@ struct Settings {
   bool known_values = true;
   bool stacks = true;
   uint64_t known_integer_bytes = 64ull << 20;
-  uint64_t known_float_elements = 4096;
+  uint64_t known_float_elements = 16384;
   double assume_selected = -1;
 };
 
@@ -55,6 +60,7 @@ struct OpFrame {
   enum class Kind : uint8_t { kOperator, kNamed, kBackward };
   const at::RecordFunction* function = nullptr;
   const OpInfo* info = nullptr;  // kOperator only
+  torch::autograd::AccumulateGrad* accumulates = nullptr;  // kBackward: the node, which lives as long as the frame
   Kind kind = Kind::kNamed;
   bool depth_added = false;   // the driver was told that launches here are accounted for
   bool delegated = false;     // a call of the same operator inside it does the work (autocast, modes)
@@ -63,6 +69,7 @@ struct OpFrame {
   bool read_answered = false; // the content that a host read asks for was made up, until the read is over
   bool from_host = false;     // its result is a copy of host data
   bool opaque = false;        // tensors that are not plain CUDA tensors: leave it alone
+  bool gradient_expected = false;  // kBackward: an AccumulateGrad that has not yet kept its gradient
   bool closed = false;        // what it calls is not looked at
   uint32_t name = 0;          // interned
   uint32_t serial = 0;        // of this thread; tells apart calls that follow each other
@@ -86,7 +93,7 @@ struct RecentAlloc {
 };
 
 inline constexpr size_t kRecentAllocs = 16;
-inline constexpr size_t kOperatorSlots = 1024, kStackSlots = 512;
+inline constexpr size_t kOperatorSlots = 1024, kStackSlots = 512, kNodeNameBits = 6;
 
 struct ThreadState {
   std::vector<OpFrame> frames;
@@ -113,6 +120,10 @@ struct ThreadState {
     const char* name = nullptr;
     const OpInfo* info = nullptr;
   } operators[kOperatorSlots];  // by the address of the name
+  struct {
+    std::string text;
+    uint32_t id = 0;
+  } node_names[1 << kNodeNameBits];  // of autograd nodes, seen last
   struct {
     uint64_t hash = 0;
     uint32_t id = 0;

@@ -122,11 +122,11 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
         case Input::kUnknown:
           v.cuda = true;
           if (!write_only) v.candidate = false;
-          if (write_only && !small_enough(t) && !keeps_drawn_floats(info, t)) v.candidate = false;
+          if (write_only && !small_enough(info, t)) v.candidate = false;
           break;
         case Input::kKnown:
           v.cuda = true;
-          if (written && !small_enough(t) && !keeps_drawn_floats(info, t)) v.candidate = false;
+          if (written && !small_enough(info, t)) v.candidate = false;
           break;
       }
     });
@@ -229,6 +229,12 @@ bool small_enough(const at::Tensor& tensor) {
   const Settings& s = shim().settings;
   if (is_integer(tensor)) return static_cast<uint64_t>(tensor.numel()) * tensor.element_size() <= s.known_integer_bytes;
   return static_cast<uint64_t>(tensor.numel()) <= s.known_float_elements;
+}
+
+// Attention masks of real numbers, which the host may read back (whether one is causal).
+constexpr int64_t kMaskFloats = 1 << 20;
+bool small_enough(const OpInfo& info, const at::Tensor& tensor) {
+  return small_enough(tensor) || keeps_drawn_floats(info, tensor) || (info.shapes_masks && tensor.numel() <= kMaskFloats);
 }
 
 at::Tensor load(const at::Tensor& device) {
@@ -395,7 +401,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
       if (!own_result(i))
         for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int) {
           wanted |= t.defined() && t.is_cuda();
-          if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(t))) fits = false;
+          if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(info, t))) fits = false;
         });
     PendingCompute& pending = *frame.pending;
     PlainCpuScope scope(thread);

@@ -48,6 +48,8 @@ uint64_t span_bytes(const at::Tensor& tensor);
 
 // Small enough to be computed: integers and booleans by bytes, other types by elements.
 bool small_enough(const at::Tensor& tensor);
+// Small enough to be computed by this operator.
+bool small_enough(const OpInfo& info, const at::Tensor& tensor);
 // A CPU copy of the content, same strides where possible; undefined if any of it is unknown.
 at::Tensor load(const at::Tensor& device);
 // Makes `value` (a CPU tensor of the same shape and type) the content; false (content unknown now) if it does not fit.
