@@ -1,5 +1,5 @@
-// A language model of GPT-2's shape (Radford et al. 2019; 124 million parameters by default; no dropout), with torch::nn. Its linear
-// layers and its attention can be replaced.
+// A language model of GPT-2's shape (Radford et al. 2019; 124 million parameters by default; no dropout), with torch::nn and
+// tonnage::Linear. Its linear layers and its attention can be replaced.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tonnage/torch/replaceable.h"
 #include "tonnage/torch/share.h"
 
 namespace examples {
@@ -17,7 +18,7 @@ struct Gpt2Options {
   bool tie = true;  // the output layer has the token embedding's weight
   // inputs, outputs -> a module that maps (..., inputs) to (..., outputs)
   std::function<torch::nn::AnyModule(int64_t, int64_t)> linear = [](int64_t in, int64_t out) {
-    return torch::nn::AnyModule(torch::nn::Linear(in, out));
+    return torch::nn::AnyModule(tonnage::Linear(in, out));
   };
   // causal; queries, keys, values: (batch, heads, length, width / heads)
   std::function<torch::Tensor(torch::Tensor, torch::Tensor, torch::Tensor)> attention = [](torch::Tensor q, torch::Tensor k, torch::Tensor v) {

@@ -200,6 +200,9 @@ void check_options(const SelfAttentionOptions& options, const char* who) {
 
 ::torch::nn::Linear projection_layer(int64_t in, int64_t out, bool bias) { return ::torch::nn::Linear(::torch::nn::LinearOptions(in, out).bias(bias)); }
 
+// With the bias in the product, as torch::nn::Linear does not for three dimensions.
+Tensor project(const ::torch::nn::Linear& layer, const Tensor& input) { return at::linear(input, layer->weight, layer->bias); }
+
 // (batch, length, 3 * width) -> three of (batch, heads, length, width / heads)
 std::vector<Tensor> split_heads(const Tensor& projected, const SelfAttentionOptions& options) {
   return projected.view({projected.size(0), projected.size(1), 3, options.heads(), options.width() / options.heads()}).permute({2, 0, 3, 1, 4}).unbind(0);
@@ -222,15 +225,15 @@ MemoryEfficientAttentionImpl::MemoryEfficientAttentionImpl(SelfAttentionOptions 
 }
 
 Tensor MemoryEfficientAttentionImpl::forward(const Tensor& input, const Tensor& bias) {
-  const auto qkv = split_heads(in_proj->forward(input), options);
+  const auto qkv = split_heads(project(in_proj, input), options);
   const double dropout = is_training() ? options.dropout() : 0;
   if (has_fused_kernel(qkv[0], bias) && !(bias.defined() && options.causal()))
-    return out_proj->forward(join_heads(at::scaled_dot_product_attention(
+    return project(out_proj, join_heads(at::scaled_dot_product_attention(
         qkv[0], qkv[1], qkv[2], bias.defined() ? std::optional<Tensor>(bias) : std::nullopt, dropout, options.causal())));
   TORCH_CHECK(dropout == 0, "MemoryEfficientAttention: dropout of attention weights needs a fused kernel, and there is none for this bias");
   AttentionOptions sliced;
   sliced.causal = options.causal();
-  return out_proj->forward(join_heads(memory_efficient_attention(qkv[0], qkv[1], qkv[2], bias, sliced)));
+  return project(out_proj, join_heads(memory_efficient_attention(qkv[0], qkv[1], qkv[2], bias, sliced)));
 }
 
 PerformerSelfAttentionImpl::PerformerSelfAttentionImpl(SelfAttentionOptions attention) : options(attention) {
@@ -242,8 +245,8 @@ PerformerSelfAttentionImpl::PerformerSelfAttentionImpl(SelfAttentionOptions atte
 }
 
 Tensor PerformerSelfAttentionImpl::forward(const Tensor& input) {
-  const auto qkv = split_heads(in_proj->forward(input), options);
-  return out_proj->forward(join_heads(performer_attention(qkv[0], qkv[1], qkv[2], projection, options.causal())));
+  const auto qkv = split_heads(project(in_proj, input), options);
+  return project(out_proj, join_heads(performer_attention(qkv[0], qkv[1], qkv[2], projection, options.causal())));
 }
 
 void PerformerSelfAttentionImpl::redraw() {

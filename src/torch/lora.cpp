@@ -46,13 +46,13 @@ LoraLinearImpl::LoraLinearImpl(const ::torch::nn::Linear& trained, LoraOptions l
 }
 
 Tensor LoraLinearImpl::forward(const Tensor& input) {
-  const Tensor base = F::linear(input, weight, bias);
+  const Tensor base = at::linear(input, weight, bias);
   if (merged_) {
     TORCH_CHECK(!(is_training() && at::GradMode::is_enabled() && lora_a.requires_grad()),
                 "LoraLinear: the layer is merged, so its update would get no gradient. Call unmerge(), or eval() for inference");
     return base;
   }
-  return base + F::linear(F::linear(at::dropout(input, options.dropout(), is_training()), lora_a), lora_b * scale_of(options));
+  return base + at::linear(at::linear(at::dropout(input, options.dropout(), is_training()), lora_a), lora_b * scale_of(options));
 }
 
 void LoraLinearImpl::merge() {

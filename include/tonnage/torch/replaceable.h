@@ -14,7 +14,7 @@
 //   tonnage::quantize_dynamic_(*net);                   // all of them: quantize.h
 //   tonnage::replace_layers(*net, [](const std::string& name, const std::shared_ptr<torch::nn::Module>& layer) { ... });
 //
-// Before it is replaced such a layer is torch::nn's: the same names in checkpoints, the same initialisation, clone(), and everything that
+// Before it is replaced such a layer is torch::nn's (Linear with one kernel less where the input has more than two dimensions): the same names in checkpoints, the same initialisation, clone(), and everything that
 // takes a torch::nn::Linear takes it. Afterwards its own parameters are gone (their memory, too, unless the substitute or someone
 // else holds them), and the substitute is its child "layer": "fc.layer.weight". It is in training mode if the layer was.
 //
@@ -28,6 +28,7 @@
 // packed sequences in an LSTM that was replaced. Threads: not while forward() runs. Owns: the substitute, shared with its holders.
 #pragma once
 
+#include <ATen/ops/linear.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -38,6 +39,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -66,7 +68,12 @@ class ReplaceableImpl : public Plain, public Replaceable {
   // With the parameters of a layer of torch::nn, which both have then.
   explicit ReplaceableImpl(const Plain& layer) : Plain(layer) {}
 
-  ::torch::Tensor forward(const ::torch::Tensor& input) { return call_ ? call_(input) : Plain::forward(input); }
+  ::torch::Tensor forward(const ::torch::Tensor& input) {
+    if (call_) return call_(input);
+    // torch::nn::Linear adds its bias with a kernel of its own unless the input has two dimensions; Python's adds it in the product.
+    if constexpr (std::is_same_v<Plain, ::torch::nn::LinearImpl>) return at::linear(input, this->weight, this->bias);
+    else return Plain::forward(input);
+  }
 
   void replace(::torch::nn::AnyModule layer) override;
   // Any holder whose module has a forward from a tensor to a tensor, torch::nn::Sequential among them.
