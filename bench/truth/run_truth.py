@@ -3,6 +3,7 @@
 
   run_truth.py rows                 the training configurations (h200-torch2.11.jsonl): every figure at every step
   run_truth.py programs             the real programs (h200.jsonl): the whole run
+  run_truth.py rows --rows bench/truth/h200-other-rows.jsonl      66 more configurations
   run_truth.py rows --filter unet -j 2 --resume
 
 The truth is looked for in ../shared/truth and ../shared/programs beside the repository; TONNAGE_TRUTH and
@@ -48,6 +49,7 @@ def parse_args():
     p.add_argument("--truth", type=Path, default=Path(os.environ.get("TONNAGE_TRUTH", ROOT.parent / "shared/truth")))
     p.add_argument("--programs-truth", type=Path,
                    default=Path(os.environ.get("TONNAGE_PROGRAMS_TRUTH", ROOT.parent / "shared/programs")))
+    p.add_argument("--rows", type=Path, metavar="FILE", help="other configurations than the truth's own, in the same form (h200-other-rows.jsonl)")
     p.add_argument("--results", type=Path, default=ROOT / "build/truth", help="folder for results and logs")
     p.add_argument("--json", type=Path, metavar="FILE", help="write all results and the summary")
     p.add_argument("--strict", action="store_true", help="exit with 1 unless all are exact (or within their bound)")
@@ -240,14 +242,14 @@ def print_summary(s):
 
 def work(kind, args, start):
     if kind == "rows":
-        entries = {row_name(r): r for r in read_lines(args.truth / "h200-torch2.11.jsonl")}
+        entries = {row_name(r): r for r in read_lines(args.rows or args.truth / "h200-torch2.11.jsonl")}
     else:
         entries = {r["name"]: r for r in read_lines(args.programs_truth / "h200.jsonl")}
     names = [n for n in entries if not args.filter or any(re.search(f, n) for f in args.filter)]
     args.results.mkdir(parents=True, exist_ok=True)
     logs = args.results / "logs"
     logs.mkdir(exist_ok=True)
-    kept = args.results / f"{kind}.jsonl"
+    kept = args.results / f"{args.rows.stem if kind == 'rows' and args.rows else kind}.jsonl"
     results = {}
     if (args.resume or args.report or args.filter) and kept.exists():  # a later line for a name replaces an earlier one
         results = {r["name"]: r for r in map(json.loads, kept.read_text().splitlines())}

@@ -221,6 +221,8 @@ bool all_tensors(const OpInfo& info, const at::RecordFunction& f, Test test) {
 bool on_host(const at::Tensor& t) { return t.device().is_cpu(); }
 bool unknown_on_card(const at::Tensor& t) { return t.is_cuda() && plain_cuda(t) && !bridge().content_any(address_of(t), span_bytes(t)); }
 
+// Where nothing known goes in, nothing known comes out of views and casts: what they call is passed by until they end. Its memory
+// counts as the call's own, its kernels as accounted for.
 void close(ThreadState& thread, OpFrame& frame, const at::RecordFunction& f) {
   if (under_transform() || !all_tensors(*frame.info, f, unknown_on_card)) return;
   frame.closed = true;
@@ -279,6 +281,7 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
     if (thread.frames[i].name == frame.name && !thread.frames[i].opaque) thread.frames[i].delegated = true;
 }
 
+// Interned, from a small cache by the name's end: the names of nodes differ there.
 uint32_t node_name(ThreadState& thread, std::string_view name) {
   constexpr size_t kBytes = sizeof(uint64_t);
   uint64_t end = name.size();
