@@ -259,7 +259,8 @@ class Inference {
         if (same_phase) return {Category::kTemporary, 90};
         return outlived_optimizer && facts(a).makes_state ? Guess{Category::kOptimizerState, 95} : Guess{Category::kOptimizerState, 75};
       case Phase::kBackward:
-        if (facts(a).in_module && died == Phase::kBackward) return {Category::kActivation, 70};  // recomputed
+        // Recomputed; without the call from autograd the line is only that of the forward pass, which a record tells for gradients.
+        if (facts(a).in_module && facts(a).in_backward && died == Phase::kBackward) return {Category::kActivation, 70};
         if (same_phase) return {Category::kTemporary, 80};
         if (!outlived_optimizer) return {Category::kTemporary, 60};
         return {Category::kGradient, parameter_sizes_.empty() || parameter_sizes_.count(a.requested_bytes) != 0 ? 85 : 60};

@@ -86,6 +86,22 @@ TEST(Categories, ThePassesOwnIntermediatesAreTemporary) {
   EXPECT_EQ(program.of(other), Category::kActivation);
 }
 
+// A record gives a gradient the line of the forward pass, modules and all; what is recomputed was called from autograd.
+TEST(Categories, OnlyWhatAutogradCallsIsRecomputed) {
+  Program program;
+  const std::string torch = "/venv/lib/python3.11/site-packages/torch/";
+  const Program::FrameText call{torch + "nn/modules/module.py", 1800, "_call_impl"}, user{"train.py", 9, "<module>"};
+  program.in(Phase::kBackward).op("aten::nll_loss_backward").from(program.stack({{torch + "nn/functional.py", 10, "nll_loss"}, call, user}));
+  const uint64_t flow = program.make();
+  program.op("aten::relu").from(program.stack({{torch + "nn/functional.py", 20, "relu"}, call, {torch + "utils/checkpoint.py", 1100, "unpack_hook"}}));
+  const uint64_t recomputed = program.make();
+  program.op("aten::mm").from(record::kNoId);
+  program.drop(flow);
+  program.drop(recomputed);
+  EXPECT_EQ(program.of(flow), Category::kTemporary);
+  EXPECT_EQ(program.of(recomputed), Category::kActivation);
+}
+
 TEST(Categories, MadeInBackwardAndAliveInTheOptimizerIsGradient) {
   Program program;
   program.in(Phase::kBackward).op("aten::mm");
