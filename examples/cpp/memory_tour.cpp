@@ -20,6 +20,7 @@
 #include "tonnage/torch/offload.h"
 #include "tonnage/torch/precision.h"
 #include "tonnage/torch/recorder.h"
+#include "tonnage/torch/saved_tensor_hooks.h"
 
 namespace {
 
@@ -47,6 +48,14 @@ int64_t step_peak(torch::Device device, const std::function<Tensor()>& forward) 
   return tables.peak_bytes();
 }
 
+// A hook of one's own: float activations are kept as bfloat16.
+struct Halve : tonnage::SavedTensorHooks {
+  std::unique_ptr<tonnage::PackedTensor> pack(const Tensor& saved) override {
+    if (saved.scalar_type() != torch::kFloat || tonnage::is_parameter_storage(saved)) return nullptr;
+    return tonnage::pack_with(saved.to(torch::kBFloat16), [](const Tensor& packed) { return packed.to(torch::kFloat); });
+  }
+};
+
 void keep_less(torch::nn::Sequential model, const Tensor& x) {
   const auto device = x.device();
   const auto layers = tonnage::layers_of(model);
@@ -67,6 +76,7 @@ void keep_less(torch::nn::Sequential model, const Tensor& x) {
   const auto plan = tonnage::plan_chain(costs, budget);
   std::cout << "  plan for " << tonnage::format_bytes(budget) << ": " << plan.to_string() << "\n";
   line("run_chain with it", [&] { return tonnage::run_chain(layers, plan, x); });
+  line("halved by a hook of one's own", hooked(std::make_shared<Halve>()));
   line("compressed to int8", hooked(std::make_shared<tonnage::CompressHooks>(tonnage::CompressOptions{.format = tonnage::CompressedFormat::kInt8})));
   if (!device.is_cuda()) return;
   auto offload = std::make_shared<tonnage::OffloadHooks>(tonnage::OffloadOptions{.floor_bytes = 1 << 16, .in_flight_bytes = 4 << 20, .keep = {x}});
