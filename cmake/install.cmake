@@ -18,6 +18,7 @@ install(FILES docs/tonnage.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
 include(CMakePackageConfigHelpers)
 set(TONNAGE_TORCH_SOURCES ${share}/toolkit_src)
 install(DIRECTORY src/torch DESTINATION ${TONNAGE_TORCH_SOURCES} FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp")
+install(DIRECTORY src/shim_torch/cuda_names DESTINATION ${TONNAGE_TORCH_SOURCES}/shim_torch)
 configure_package_config_file(cmake/TonnageConfig.cmake.in ${CMAKE_BINARY_DIR}/TonnageConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/Tonnage PATH_VARS CMAKE_INSTALL_INCLUDEDIR TONNAGE_TORCH_SOURCES)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/TonnageConfigVersion.cmake COMPATIBILITY SameMinorVersion)

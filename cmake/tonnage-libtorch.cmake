@@ -84,7 +84,7 @@ function(tonnage_torch_library name include source_folder)
   add_library(${name} STATIC ${ARGN})
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} PUBLIC ${include} PRIVATE ${source_folder})
-  target_include_directories(${name} SYSTEM PRIVATE ${source_folder}/torch/cuda_names)  # for older libtorch, where there is no CUDA toolkit
+  target_include_directories(${name} SYSTEM PRIVATE ${source_folder}/shim_torch/cuda_names)  # for older libtorch, where there is no CUDA toolkit
   target_link_libraries(${name} PUBLIC tonnage_libtorch Threads::Threads ${CMAKE_DL_LIBS})
   # RecordFunction has another layout without NDEBUG than in the libtorch that was released.
   target_compile_definitions(${name} PRIVATE NDEBUG)

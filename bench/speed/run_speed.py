@@ -81,7 +81,9 @@ def bench_step(a):
             bare_times, whole_times = map(step_times, pair)
             added.append(statistics.median(whole_times) / statistics.median(bare_times))
     result = {"step": spread(whole, "ms", 1e3), "step_of_the_driver_alone": spread(bare, "ms", 1e3)}
-    if added:
+    if not added:
+        print("run_speed: what recording adds needs two cores, and this process may use one", file=sys.stderr)
+    else:
         shares = sorted(100 * (x - 1) for x in added)
         result["recording_and_known_values_add"] = {"median": round(100 * (statistics.geometric_mean(added) - 1), 1), "low": round(shares[0], 1),
                                                     "high": round(shares[-1], 1), "unit": "%", "n": len(added)}

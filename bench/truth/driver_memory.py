@@ -71,6 +71,10 @@ def main():
     p.add_argument("--file", type=Path, default=HERE / "h200-driver-memory.txt")
     p.add_argument("--results", type=Path, default=ROOT / "build/truth")
     a = p.parse_args()
+    if not (TRUTH / "train.py").exists():
+        sys.exit(f"driver_memory: {TRUTH}/train.py is not there; name its folder with TONNAGE_TRUTH")
+    if not a.measure and not (ROOT / "build/bin/tonnage").exists():
+        sys.exit(f"driver_memory: {ROOT}/build/bin/tonnage is not there; run `make`")
     a.results.mkdir(parents=True, exist_ok=True)
     truth = {n: lines for n, lines in read(a.file).items() if re.search(a.filter, n)}
     if a.measure:

@@ -17,6 +17,14 @@ constexpr size_t kGraphPart = 5;      // a graph holds at least a fifth of what 
 constexpr uint64_t kSmallPart = 100;  // less than a hundredth of the largest line is not told of
 constexpr size_t kSurelyGraph = 24;   // tensors an iteration: nobody keeps so many one by one
 
+// Whether the stack passes through that line.
+bool passes(const trace::Record& record, uint32_t stack, const Place& line) {
+  const auto& frames = record.stacks[stack];
+  return std::any_of(frames.begin(), frames.end(), [&](const record::Frame& frame) {
+    return frame.line == line.line && record.string(frame.file) == line.file && record.string(frame.function) == line.function;
+  });
+}
+
 // Whether a backward pass freed what some forward pass called from that line had made.
 bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) {
   const trace::Record& record = timeline.record();
@@ -25,10 +33,7 @@ bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) 
   for (const Allocation& a : timeline.allocations()) {
     if (a.process != process || a.before_history || a.free_event == kNever || a.category != Category::kActivation || a.stack >= record.stacks.size()) continue;
     int& from_line = known[a.stack];
-    if (from_line < 0) {
-      const auto& frames = record.stacks[a.stack];
-      from_line = std::any_of(frames.begin(), frames.end(), [&](const record::Frame& frame) { return frame.line == line.line && record.string(frame.file) == line.file && record.string(frame.function) == line.function; });
-    }
+    if (from_line < 0) from_line = passes(record, a.stack, line);
     if (from_line == 1 && phase_of(record, timeline.stacks(), record.events[a.free_event], true) == Phase::kBackward) return true;
   }
   return false;
@@ -104,11 +109,8 @@ bool comes_before(const GrowingLine& line, const std::vector<uint32_t>& graph_be
 
 // Whether all of it was made by calls from that line of the program.
 bool called_from(const Timeline& timeline, const LineSum& sum, const Place& line) {
-  const trace::Record& record = timeline.record();
-  return line.known() && !sum.stacks.empty() && std::all_of(sum.stacks.begin(), sum.stacks.end(), [&](const auto& stack) {
-    const auto& frames = record.stacks[stack.first];
-    return std::any_of(frames.begin(), frames.end(), [&](const record::Frame& frame) { return frame.line == line.line && record.string(frame.file) == line.file && record.string(frame.function) == line.function; });
-  });
+  return line.known() && !sum.stacks.empty() &&
+         std::all_of(sum.stacks.begin(), sum.stacks.end(), [&](const auto& stack) { return passes(timeline.record(), stack.first, line); });
 }
 
 void add_part(Role role, const Growth& part, Growth& whole) {

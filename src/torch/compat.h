@@ -68,7 +68,7 @@ inline DeviceAllocator* device_allocator(c10::DeviceType) {
 }
 
 inline std::string allocator_settings() { return {}; }
-inline void set_allocator_settings(const std::string&) { TORCH_CHECK(false, "set_allocator_settings: this libtorch has no CUDA"); }
+inline void set_allocator_settings(const std::string&) { TORCH_CHECK(false, "set_allocator_settings: Tonnage was compiled for a libtorch without CUDA. Compile it for the one that is used"); }
 #endif
 
 // From the CUDA runtime that libtorch has loaded: nothing of CUDA is linked.
@@ -92,7 +92,7 @@ inline void* stream_handle(const c10::Stream& stream) {
 #elif defined(TONNAGE_HAS_C10_CUDA)
   return c10::cuda::CUDAStream(stream).stream();
 #else
-  TORCH_CHECK(false, "this libtorch has no CUDA: ", stream);
+  TORCH_CHECK(false, stream, ": Tonnage was compiled for a libtorch without CUDA. Compile it for the one that is used");
 #endif
 }
 

@@ -14,7 +14,8 @@
 //   tonnage::quantize_dynamic_(*net);                   // all of them: quantize.h
 //   tonnage::replace_layers(*net, [](const std::string& name, const std::shared_ptr<torch::nn::Module>& layer) { ... });
 //
-// Before it is replaced such a layer is torch::nn's (Linear with one kernel less where the input has more than two dimensions): the same names in checkpoints, the same initialisation, clone(), and everything that
+// Before it is replaced such a layer is torch::nn's (Linear with one kernel less where the input has more than two dimensions): the
+// same names in checkpoints, the same initialisation, clone(), and everything that
 // takes a torch::nn::Linear takes it. Afterwards its own parameters are gone (their memory, too, unless the substitute or someone
 // else holds them), and the substitute is its child "layer": "fc.layer.weight". It is in training mode if the layer was.
 //

@@ -1,6 +1,6 @@
-// The few names of the CUDA runtime's interface that PyTorch's own headers mention, so that the recorder compiles where there is
-// no CUDA toolkit (unpacked libtorch archives bring none). Declarations only; values are those of NVIDIA's documentation of the
-// runtime API, unchanged since CUDA 10. The functions are found in the runtime that PyTorch has loaded.
+// The few names of the CUDA runtime's interface that PyTorch's own headers mention, so that the recorder, and the C++ toolkit for older
+// releases, compile where there is no CUDA toolkit (unpacked libtorch archives bring none). Declarations only; values are those of
+// NVIDIA's documentation of the runtime API, unchanged since CUDA 10. The functions are found in the runtime that PyTorch has loaded.
 #pragma once
 
 #include <stddef.h>

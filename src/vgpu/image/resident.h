@@ -30,7 +30,8 @@ inline constexpr uint64_t kAssertBytes = 28ull << 20;
 // their next chunk on an H200.
 inline constexpr uint64_t kAssertCodeBytes = 1280;
 // Pinned host memory for what they say, at the first launch of a kernel that calls them: it costs the card nothing, but takes
-// addresses where device memory gets its own. Seen in the memory map of ten programs on an H200.
+// addresses where device memory gets its own. Seen in memory maps on an H200
+// (tools/device/first_launch.cu, and six PyTorch programs).
 inline constexpr uint64_t kReportBufferBytes = 8654848;
 inline constexpr uint64_t kMallocBytes = 48ull << 20;
 inline constexpr uint64_t kMallocHeapBytes = 10ull << 20;

@@ -1,3 +1,0 @@
-// See cuda_runtime_api.h.
-#pragma once
-#include "cuda_runtime_api.h"
