@@ -270,11 +270,13 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
   if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
   frame.from_host = copies_from_host(info, f);
   if (info.closable) close(thread, frame, f);
-  if (!info.followed() || frame.closed) return;
+  const bool collective = info.collective != Collective::kNone;
+  if ((!info.followed() && !collective) || frame.closed) return;
   if (under_transform()) {
     frame.opaque = true;
     return;
   }
+  if (collective) return before_collective(thread, frame);
   before_operator(thread, frame);
   if (frame.opaque) return;
   for (size_t i = thread.frames.size() - 1; i-- > 0 && thread.frames[i].kind == OpFrame::Kind::kOperator;)
@@ -344,6 +346,7 @@ void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
       label_scratch(thread, frame);
       after_operator(thread, frame);
     }
+    if (frame.collective && follow) after_collective(thread, frame);
     if (frame.depth_added) bridge().operator_depth_add(-1);
     if (frame.posted) bridge().clear_posted_read();
     if (frame.upload_policy) bridge().set_upload_policy(0);

@@ -87,6 +87,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   info->name_id = intern(info->name);
   std::string_view name = info->name;
   info->special = special_of(name);
+  info->collective = collective_of(name);
   info->before_call = acts_before(info->special);
   info->after_call = acts_after(info->special);
   bool ours = name.rfind("aten::", 0) == 0 || info->special != Special::kNone;

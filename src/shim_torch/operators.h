@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "shim_torch/collectives.h"
+
 namespace tonnage::shim {
 
 struct ThreadState;
@@ -57,6 +59,7 @@ struct OpInfo {
   bool random = false;
   int generator_argument = -1;
   Special special = Special::kNone;
+  Collective collective = Collective::kNone;
   bool before_call = false, after_call = false;  // before_selection / after_selection have something to do
   std::vector<ArgumentKind> kinds;  // by argument
   std::vector<uint8_t> writes;      // by argument: 1 if the operator writes it

@@ -23,6 +23,7 @@ namespace tonnage::shim {
 
 struct OpInfo;
 struct PendingCompute;
+struct PendingCollective;
 
 struct Settings {
   bool known_values = true;
@@ -83,6 +84,7 @@ struct OpFrame {
   std::vector<c10::IValue> arguments;  // kept where something is assumed of the result: they are gone when the call ends
   std::unique_ptr<PendingFill> fill;
   std::unique_ptr<PendingCompute> pending;
+  std::shared_ptr<PendingCollective> collective;  // what a c10d operator will have written
 };
 
 // An allocation of the innermost operator, until the operator ends: scratch memory is told from results by it.

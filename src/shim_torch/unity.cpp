@@ -1,7 +1,9 @@
 // One translation unit: PyTorch's headers, which take most of the compiler's time, are read once.
 #include "shim_torch/allocator.cpp"
+#include "shim_torch/collectives.cpp"
 #include "shim_torch/context.cpp"
 #include "shim_torch/labels.cpp"
+#include "shim_torch/mailbox.cpp"
 #include "shim_torch/operators.cpp"
 #include "shim_torch/philox.cpp"
 #include "shim_torch/python_api.cpp"

@@ -4,14 +4,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/util/Exception.h>
 
 #include <cstring>
 #include <optional>
 
 #include "shim_torch/capture.h"
+#include "shim_torch/plain_cpu.h"
 #include "shim_torch/selection.h"
 
 namespace tonnage::shim {
@@ -19,33 +18,6 @@ namespace {
 
 constexpr int kGiveUpAfter = 4;
 constexpr size_t kMaxRuns = 1 << 16;  // pieces of a strided tensor that are handled one by one
-
-// PyTorch warns through a handler of the thread; what the recorder's own calls warn of is not the program's.
-class Silence : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-// Everything between a call and the plain CPU operator is switched off for the recorder's own calls.
-struct PlainCpuScope {
-  PlainCpuScope(ThreadState& t)
-      : thread(t),
-        keys(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-             c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-                 c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::PreDispatch,
-                                      c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
-                                      c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode,
-                                      c10::DispatchKey::Tracer, c10::DispatchKey::DeferredInit, c10::DispatchKey::Fake})),
-        warnings(&silence) {
-    thread.busy = true;
-  }
-  ~PlainCpuScope() { thread.busy = false; }
-  ThreadState& thread;
-  Silence silence;
-  c10::impl::ForceDispatchKeyGuard keys;
-  c10::WarningUtils::WarningHandlerGuard warnings;
-  at::DisableRecordFunctionGuard no_record;
-};
 
 at::Tensor cpu_like(const at::Tensor& t) {
   return at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));

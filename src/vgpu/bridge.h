@@ -12,7 +12,7 @@
 namespace tonnage::vgpu {
 
 inline constexpr unsigned char kBridgeUuid[16] = {'t', 'o', 'n', 'n', 'a', 'g', 'e', '-', 'b', 'r', 'i', 'd', 'g', 'e', 0, 1};
-inline constexpr uint32_t kBridgeVersion = 1;
+inline constexpr uint32_t kBridgeVersion = 2;
 
 struct Session;
 
@@ -54,6 +54,16 @@ struct Bridge {
 
   // content_set with a repeated pattern of 1, 2 or 4 bytes (low bytes first), n a multiple of width: costs nothing for any n.
   void (*content_fill)(uint64_t address, uint32_t pattern, unsigned width, size_t n);
+
+  // The n bytes are what `fetch` writes when somebody first reads one of them: it may wait for another process, is called at most
+  // once, on any thread, and answers 0 where they are not known after all. `release` ends the promise, fetched or not.
+  void (*content_promise)(uint64_t address, size_t n, void* owner, int (*fetch)(void* owner, void* out, size_t n), void (*release)(void* owner));
+
+  // Known bytes are written to `out`, unknown ones become zero; returns how many were unknown.
+  size_t (*content_read)(uint64_t address, void* out, size_t n);
+
+  // Kernels whose names contain this are accounted for by the shim, launched inside an operator or not. One text, which stays.
+  void (*account_for_kernels)(const char* part_of_name);
 };
 
 }  // namespace tonnage::vgpu

@@ -93,7 +93,7 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   advance(stream, kernel_ticks(function, launch.params));
   stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
   prepare_launch(function);
-  if (!inside_operator() && (launch.params || launch.extra)) forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
+  if ((launch.params || launch.extra) && !accounted_for(function->info->name)) forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;
 }
 

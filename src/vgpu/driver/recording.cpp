@@ -1,5 +1,6 @@
 #include "vgpu/driver/recording.h"
 
+#include <memory>
 #include <mutex>
 #include <string.h>
 #include <string>
@@ -17,6 +18,7 @@ namespace {
 using record::EventKind;
 
 std::atomic<void (*)(Fact*)> g_context_provider{nullptr};
+std::atomic<const char*> g_accounted_kernels{nullptr};
 thread_local int t_operator_depth = 0;
 thread_local bool t_has_posted_read = false;
 thread_local int64_t t_posted_read = 0;
@@ -56,6 +58,26 @@ int bridge_any(uint64_t address, size_t n) {
 void bridge_fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
   if (Driver* state = driver()) state->content.fill(address, pattern, width, n);
 }
+class ForeignPromise : public Promise {
+ public:
+  ForeignPromise(void* owner, int (*fetch)(void*, void*, size_t), void (*release)(void*)) : owner_(owner), fetch_(fetch), release_(release) {}
+  ~ForeignPromise() override { release_(owner_); }
+  bool fetch(void* out, size_t n) override { return fetch_(owner_, out, n) != 0; }
+
+ private:
+  void* owner_;
+  int (*fetch_)(void*, void*, size_t);
+  void (*release_)(void*);
+};
+void bridge_promise(uint64_t address, size_t n, void* owner, int (*fetch)(void*, void*, size_t), void (*release)(void*)) {
+  auto promise = std::make_unique<ForeignPromise>(owner, fetch, release);
+  if (Driver* state = driver()) state->content.promise(address, n, std::move(promise));
+}
+size_t bridge_read(uint64_t address, void* out, size_t n) {
+  Driver* state = driver();
+  return state ? state->content.read(address, out, n) : n;
+}
+void bridge_account_for_kernels(const char* part_of_name) { g_accounted_kernels.store(part_of_name, std::memory_order_release); }
 void bridge_operator_depth(int delta) { t_operator_depth += delta; }
 void bridge_post_read(int64_t value) {
   t_posted_read = value;
@@ -90,7 +112,7 @@ Bridge g_bridge = {sizeof(Bridge),       kBridgeVersion,       nullptr,         
                    bridge_set,           bridge_forget,        bridge_any,        bridge_operator_depth,
                    bridge_post_read,     bridge_clear_posted_read, bridge_intern_string, bridge_intern_stack,
                    bridge_emit,          bridge_flush,         bridge_set_context_provider, bridge_set_upload_policy,
-                   bridge_fill};
+                   bridge_fill,          bridge_promise,       bridge_read,       bridge_account_for_kernels};
 
 }  // namespace
 
@@ -216,7 +238,11 @@ bool take_posted_read(int64_t* value) {
   return true;
 }
 
-bool inside_operator() { return t_operator_depth > 0; }
+bool accounted_for(std::string_view kernel) {
+  if (t_operator_depth > 0) return true;
+  const char* part = g_accounted_kernels.load(std::memory_order_acquire);
+  return part && kernel.find(part) != std::string_view::npos;
+}
 int upload_policy() { return t_upload_policy; }
 
 }  // namespace tonnage::vgpu

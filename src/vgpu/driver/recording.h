@@ -33,8 +33,8 @@ void stop_recording_in_child();  // after fork: the child has its own stream of 
 const Bridge* bridge();
 // The count that the shim posted for the next small unknown read on this thread; false: none. Taking it clears it.
 bool take_posted_read(int64_t* value);
-// Kernels launched now belong to an operator whose outputs the shim accounts for.
-bool inside_operator();
+// The shim accounts for what this kernel writes, launched now: it belongs to an operator, or is one of account_for_kernels.
+bool accounted_for(std::string_view kernel);
 // Bridge::set_upload_policy of this thread.
 int upload_policy();
 

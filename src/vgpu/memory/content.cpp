@@ -21,6 +21,24 @@ struct ContentStore::Buffer {
   std::unique_ptr<unsigned char[]> data;
 };
 
+struct ContentStore::Pending {
+  Pending(size_t bytes, std::unique_ptr<Promise> p) : n(bytes), promise(std::move(p)) {}
+  const size_t n;
+  std::mutex mutex;  // held while fetching: others wait for the same bytes
+  bool done = false;
+  std::unique_ptr<Promise> promise;
+  std::shared_ptr<Buffer> bytes;  // when done; null: not known
+};
+
+std::shared_ptr<ContentStore::Buffer> ContentStore::make_buffer(size_t n) {
+  if (kept_bytes_.load(std::memory_order_relaxed) + n <= capacity_bytes_) {
+    auto buffer = std::make_shared<Buffer>(&kept_bytes_, n);
+    if (buffer->data) return buffer;
+  }
+  refused_bytes_.fetch_add(n, std::memory_order_relaxed);
+  return nullptr;
+}
+
 void ContentStore::count(uint64_t address, size_t n, int delta) {
   // A piece that spans more pages than the filter has slots counts once in each slot.
   uint64_t pages = ((address + n - 1) >> 21) - (address >> 21) + 1;
@@ -31,6 +49,7 @@ void ContentStore::count(uint64_t address, size_t n, int delta) {
 
 void ContentStore::insert(uint64_t address, Piece piece) {
   count(address, piece.n, 1);
+  if (piece.pending) promises_.fetch_add(1, std::memory_order_relaxed);
   pieces_[address] = std::move(piece);
 }
 
@@ -51,6 +70,7 @@ void ContentStore::erase_range(uint64_t address, size_t n) {
     Piece piece = it->second;
     const uint64_t stop = start + piece.n;
     count(start, piece.n, -1);
+    if (piece.pending) promises_.fetch_sub(1, std::memory_order_relaxed);
     it = pieces_.erase(it);
     if (start < address) {
       Piece head = piece;
@@ -60,7 +80,7 @@ void ContentStore::erase_range(uint64_t address, size_t n) {
     if (stop > end) {
       Piece tail = piece;
       tail.n = stop - end;
-      if (tail.bytes) tail.offset += end - start;
+      if (tail.bytes || tail.pending) tail.offset += end - start;
       insert(end, std::move(tail));
     }
   }
@@ -68,17 +88,11 @@ void ContentStore::erase_range(uint64_t address, size_t n) {
 
 void ContentStore::set(uint64_t address, const void* bytes, size_t n) {
   if (n == 0) return;
-  std::shared_ptr<Buffer> buffer;
-  if (kept_bytes_.load(std::memory_order_relaxed) + n <= capacity_bytes_) {
-    buffer = std::make_shared<Buffer>(&kept_bytes_, n);
-    if (buffer->data) std::memcpy(buffer->data.get(), bytes, n);
-  }
+  std::shared_ptr<Buffer> buffer = make_buffer(n);
+  if (buffer) std::memcpy(buffer->data.get(), bytes, n);
   std::lock_guard lock(mutex_);
   erase_range(address, n);
-  if (!buffer || !buffer->data) {
-    refused_bytes_.fetch_add(n, std::memory_order_relaxed);
-    return;
-  }
+  if (!buffer) return;
   Piece piece;
   piece.n = n;
   piece.bytes = std::move(buffer);
@@ -95,6 +109,47 @@ void ContentStore::fill(uint64_t address, uint32_t pattern, unsigned width, size
   piece.width = width;
   piece.phase_base = address;
   insert(address, std::move(piece));
+}
+
+void ContentStore::promise(uint64_t address, size_t n, std::unique_ptr<Promise> promise) {
+  if (n == 0) return;
+  Piece piece;
+  piece.n = n;
+  piece.pending = std::make_shared<Pending>(n, std::move(promise));
+  std::lock_guard lock(mutex_);
+  erase_range(address, n);
+  insert(address, std::move(piece));
+}
+
+void ContentStore::settle(uint64_t address, size_t n) {
+  while (promises_.load(std::memory_order_relaxed) != 0) {
+    std::shared_ptr<Pending> pending;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto it = first_overlap(address); it != pieces_.end() && it->first < address + n && !pending; ++it) pending = it->second.pending;
+    }
+    if (!pending) return;
+    {
+      std::lock_guard fetching(pending->mutex);
+      if (!pending->done) {
+        auto buffer = make_buffer(pending->n);
+        if (buffer && pending->promise->fetch(buffer->data.get(), pending->n)) pending->bytes = std::move(buffer);
+        pending->promise.reset();
+        pending->done = true;
+      }
+    }
+    // Its pieces in the range become what was fetched; pieces elsewhere do so when they are read.
+    std::lock_guard lock(mutex_);
+    std::vector<std::pair<uint64_t, Piece>> parts;
+    for (auto it = first_overlap(address); it != pieces_.end() && it->first < address + n; ++it)
+      if (it->second.pending == pending) parts.emplace_back(it->first, it->second);
+    for (auto& [at, piece] : parts) {
+      erase_range(at, piece.n);
+      piece.pending = nullptr;
+      piece.bytes = pending->bytes;
+      if (piece.bytes) insert(at, std::move(piece));
+    }
+  }
 }
 
 void ContentStore::forget(uint64_t address, size_t n) {
@@ -129,14 +184,15 @@ void ContentStore::write_piece(uint64_t piece_address, const Piece& piece, uint6
   for (size_t i = 0; i < n; i++) out[i] = pattern[(from + i - piece.phase_base) % piece.width];
 }
 
-bool ContentStore::get(uint64_t address, void* out, size_t n) const {
+bool ContentStore::get(uint64_t address, void* out, size_t n) {
   if (n == 0) return true;
   if (!any(address, 1)) return false;
+  settle(address, n);
   std::lock_guard lock(mutex_);
   const auto begin = first_overlap(address);
   uint64_t at = address;
   for (auto it = begin; at < address + n; ++it) {
-    if (it == pieces_.end() || it->first > at) return false;
+    if (it == pieces_.end() || it->first > at || it->second.pending) return false;
     at = it->first + it->second.n;
   }
   at = address;
@@ -149,12 +205,14 @@ bool ContentStore::get(uint64_t address, void* out, size_t n) const {
   return true;
 }
 
-size_t ContentStore::read(uint64_t address, void* out, size_t n) const {
+size_t ContentStore::read(uint64_t address, void* out, size_t n) {
+  settle(address, n);
   auto* bytes = static_cast<unsigned char*>(out);
   std::memset(bytes, 0, n);
   size_t known = 0;
   std::lock_guard lock(mutex_);
   for (auto it = first_overlap(address); it != pieces_.end() && it->first < address + n; ++it) {
+    if (it->second.pending) continue;  // promised since
     const uint64_t from = std::max(it->first, address);
     const uint64_t stop = std::min<uint64_t>(it->first + it->second.n, address + n);
     write_piece(it->first, it->second, from, stop - from, bytes + (from - address));
@@ -176,7 +234,7 @@ void ContentStore::copy(uint64_t dst, uint64_t src, size_t n) {
     const uint64_t stop = std::min<uint64_t>(it->first + it->second.n, src + n);
     Piece piece = it->second;
     piece.n = stop - from;
-    if (piece.bytes) piece.offset += from - it->first;
+    if (piece.bytes || piece.pending) piece.offset += from - it->first;
     piece.phase_base = piece.phase_base - src + dst;
     parts.emplace_back(from - src + dst, std::move(piece));
   }
