@@ -281,7 +281,10 @@ struct Timeline::Builder {
 
   void label(const Event& event) {
     if (event.value == 0 || event.value > static_cast<uint64_t>(Category::kBuffer)) return;
-    const auto tag = scope(event.process, event.device).tracker.find(event.address);
+    // Addresses are unique in a process, whatever the card: the recorder does not say which card a label's is on.
+    uint64_t tag = out.allocations_.size();
+    for (const auto& [key, s] : scopes)
+      if (key >> 8 == event.process && tag >= out.allocations_.size()) tag = s->tracker.find(event.address);
     if (tag >= out.allocations_.size()) return;
     Allocation& allocation = out.allocations_[tag];
     if (allocation.source == CategorySource::kTold) return;  // the first label wins

@@ -221,6 +221,22 @@ bool all_tensors(const OpInfo& info, const at::RecordFunction& f, Test test) {
 bool on_host(const at::Tensor& t) { return t.device().is_cpu(); }
 bool unknown_on_card(const at::Tensor& t) { return t.is_cuda() && plain_cuda(t) && !bridge().content_any(address_of(t), span_bytes(t)); }
 
+// The inside of this call is passed by until it ends. Where only the recorder observes, PyTorch need not even ask: a call of the
+// recorder costs it more to prepare than it takes.
+void close_inside(ThreadState& thread, const at::RecordFunction& f) {
+  thread.closed = &f;
+  if (!only_observer(f)) return;
+  at::enableRecordFunction(false);
+  thread.quiet = true;
+}
+
+void reopen(ThreadState& thread) {
+  thread.closed = nullptr;
+  if (!thread.quiet) return;
+  thread.quiet = false;
+  at::enableRecordFunction(true);
+}
+
 // Where nothing known goes in, nothing known comes out of views and casts: what they call is passed by until they end. Its memory
 // counts as the call's own, its kernels as accounted for.
 void close(ThreadState& thread, OpFrame& frame, const at::RecordFunction& f) {
@@ -228,7 +244,7 @@ void close(ThreadState& thread, OpFrame& frame, const at::RecordFunction& f) {
   frame.closed = true;
   frame.name = frame.info->inner_name_id;
   frame.first_sequence = at::sequence_number::peek();
-  thread.closed = &f;
+  close_inside(thread, f);
   bridge().operator_depth_add(1);
   frame.depth_added = true;
 }
@@ -315,7 +331,7 @@ void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_v
     thread.module = last_module;
   }
   if (name == "torch::autograd::AccumulateGrad") {
-    frame.accumulates = dynamic_cast<torch::autograd::AccumulateGrad*>(node.get());
+    frame.accumulates = static_cast<torch::autograd::AccumulateGrad*>(node.get());  // the name is its type's
     frame.gradient_expected = frame.accumulates != nullptr;
   }
   emit_phase(thread);
@@ -367,7 +383,7 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
   if (!info->followed()) leave_out_outputs(f);
   if (info->host_only && all_tensors(*info, f, on_host)) {
     leave_out_outputs(f);
-    thread.closed = &f;
+    close_inside(thread, f);
     return;
   }
   // Nothing can happen inside a view of another operator: it needs no frame.
@@ -381,7 +397,7 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
 // Frames end in reverse order; one whose end never came (it moved to another thread) is dropped with the frame below it.
 void function_ends(ThreadState& thread, const at::RecordFunction& f) {
   if (thread.closed == &f) {
-    thread.closed = nullptr;
+    reopen(thread);
     if (thread.frames.empty() || thread.frames.back().function != &f) return;
   }
   size_t at = thread.frames.size();

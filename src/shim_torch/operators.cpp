@@ -186,6 +186,11 @@ void leave_out_outputs(const at::RecordFunction& function) {
   }
 }
 
+bool only_observer(const at::RecordFunction& function) {
+  if constexpr (kKnownLayout) return (const_cast<at::RecordFunction&>(function).*step_callbacks_of(Marker())).callbacks_.size() == 1;
+  return false;
+}
+
 const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& function) {
   // An operator's name lives in its registered schema, so its address tells the overload. Names of other record functions are
   // temporary strings; they are never entered here.

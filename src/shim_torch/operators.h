@@ -101,6 +101,8 @@ void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F f) {
 // Spares this call the boxing of its results, which costs more than all else that is done for a view or a composite operator.
 // Only from a start callback; outputs_of() is empty afterwards. Does nothing where another observer is there too.
 void leave_out_outputs(const at::RecordFunction& function);
+// Nobody but the recorder observes this call. Only from a start callback.
+bool only_observer(const at::RecordFunction& function);
 
 // The operator that this record function stands for; null if it is not an operator. Thread-safe; cheap after the first time.
 const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& function);

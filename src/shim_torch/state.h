@@ -108,6 +108,7 @@ struct ThreadState {
   size_t parameter_depth = 0;
   bool busy = false;          // the recorder itself is calling PyTorch
   const at::RecordFunction* closed = nullptr;  // the operator whose inside is not looked at, until it ends
+  bool quiet = false;         // and PyTorch was told not to call the recorder for what is inside
   int backward_depth = 0;
   int optimizer_depth = 0;
   int data_depth = 0;

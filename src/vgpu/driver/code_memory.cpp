@@ -9,8 +9,12 @@ namespace tonnage::vgpu {
 namespace {
 
 constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule; a context has room for one
-constexpr uint64_t kManyStreams = 35;            // with one more than these the driver takes a granule for itself
+// Each stream also takes this from a pool in which a context has used seven such pieces: of the 131 streams that PyTorch and NCCL
+// make on an H200, the 36th, one of the 70s or 80s, and the 122nd took a granule.
+constexpr uint64_t kStreamStateBytes = 48ull << 10;
+constexpr uint64_t kStreamStateUsed = 7 * kStreamStateBytes;
 constexpr uint64_t kDefaultStack = 1024;         // bytes of local memory per thread that every context has
+constexpr uint64_t kLocalUnit = 16;              // bytes per thread
 
 // A heap of the driver's own: grows by whole granules, gives nothing back.
 struct Heap {
@@ -19,6 +23,7 @@ struct Heap {
 struct DeviceMemory {
   image::ChunkPool code{image::kFirstCodeChunkFree};
   Heap data, streams;
+  uint64_t stream_state_bytes = kStreamStateUsed;
   uint64_t idle_streams = 0;  // places of destroyed streams, used again
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
   bool has_printf = false, has_assert = false, has_malloc = false, has_report_buffer = false, has_malloc_heap = false;
@@ -28,6 +33,7 @@ struct DeviceMemory {
 struct DriverMemory {
   std::mutex mutex;
   std::map<Device*, DeviceMemory> devices;
+  int contexts = 0;  // devices that have one
 };
 DriverMemory& driver_memory() {
   static DriverMemory& all = *new DriverMemory;
@@ -74,9 +80,11 @@ void prepare_context_memory(Device* device) {
   DeviceMemory& memory = all.devices[device];
   if (memory.prepared) return;
   memory.prepared = true;
+  const bool first = ++all.contexts == 1;
   std::lock_guard memory_lock(driver()->memory_mutex);
-  lay_out_host_at_context(&driver()->high_regions);
-  device->addresses->prepare_context();
+  lay_out_host_at_context(first ? &driver()->high_regions : nullptr);
+  if (!first) device->addresses->prepare_further_context();
+  device->heap_region = device->addresses->prepare_context();
 }
 
 CUresult place_variable(Context* context, Device* device, size_t bytes, CUdeviceptr* out) {
@@ -112,8 +120,12 @@ void charge_stream(Device* device) {
     memory.idle_streams--;
     return;
   }
-  if (++memory.made_streams == 1) return;
-  if (memory.made_streams == kManyStreams + 1) take(device, kGranule, "streams");
+  memory.made_streams++;
+  const uint64_t granules = round_up(memory.stream_state_bytes, kGranule) / kGranule;
+  memory.stream_state_bytes += kStreamStateBytes;
+  if (memory.stream_state_bytes > granules * kGranule) take(device, kGranule, "streams");
+  // Seen with two devices: the room for one stream is gone where another device has a context too.
+  if (memory.made_streams == 1 && all.contexts == 1) return;
   grow(device, &memory.streams, kStreamBytes, "streams");
 }
 
@@ -123,30 +135,36 @@ void refund_stream(Device* device) {
   all.devices[device].idle_streams++;
 }
 
+// Whether this is the first time on the device.
+static bool first_on(std::atomic<uint32_t>* devices, const Device* device) {
+  const uint32_t bit = 1u << device->index;
+  return !(devices->load(std::memory_order_relaxed) & bit) && !(devices->fetch_or(bit) & bit);
+}
+
 // A module's variables and constants come to the card with its first kernel: seen on an H200, where the first such module takes
 // a granule, and those after it share it. To be called without the lock of the driver's own memory, which this takes.
-static void place_variables(Module* module) {
-  if (module->data_resident.exchange(true) || !module->image) return;
+static void place_variables(Module* module, Device* device) {
   for (const image::GlobalInfo& global : module->image->globals()) {
     CUdeviceptr address = 0;
     size_t bytes = 0;
-    find_variable(module, std::string(global.name).c_str(), &address, &bytes);
+    find_variable(module, device, std::string(global.name).c_str(), &address, &bytes);
   }
 }
 
-void make_resident(Function* function) {
-  if (function->resident.load(std::memory_order_relaxed) || function->resident.exchange(true)) return;
-  Device* device = function->module->device;
-  place_variables(function->module);
+void make_resident(Function* function, Device* device) {
+  if (!first_on(&function->resident, device)) return;
+  Module* module = function->module;
+  const bool first_of_module = first_on(&module->has_come, device);
+  if (first_of_module) place_variables(module, device);
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  const image::CodeInfo* code = function->module->image->code();
+  const image::CodeInfo* code = module->image->code();
   if (code && (code->uses_printf || code->uses_assert) && !memory.has_printf) {
     memory.has_printf = true;
     {
       std::lock_guard memory_lock(driver()->memory_mutex);
-      device->addresses->move_device_heap();
+      device->addresses->move_device_heap(std::exchange(device->heap_region, 0));
     }
     charge(device, image::kPrintfBytes, "device-side printf");
   }
@@ -159,13 +177,14 @@ void make_resident(Function* function) {
     memory.has_malloc = true;
     charge(device, image::kMallocBytes, "device-side malloc");
   }
+  if (const uint64_t bytes = code && first_of_module ? image::resident_function_bytes(*code) : 0)
+    if (const uint64_t chunk = memory.code.take(bytes)) take(device, chunk, "device functions");
   if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(*function->info))) take(device, chunk, function->name);
 }
 
-void prepare_launch(Function* function) {
-  make_resident(function);
-  if (function->launched.load(std::memory_order_relaxed) || function->launched.exchange(true)) return;
-  Device* device = function->module->device;
+void prepare_launch(Function* function, Device* device) {
+  make_resident(function, device);
+  if (!first_on(&function->launched, device)) return;
   const image::KernelInfo& info = *function->info;
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
@@ -175,8 +194,10 @@ void prepare_launch(Function* function) {
     const int32_t* limits = device->card->attributes;
     const uint64_t threads = static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
                              static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
-    take(device, (info.local_bytes - memory.local_bytes_per_thread) * threads, "local memory");
-    memory.local_bytes_per_thread = info.local_bytes;
+    const uint64_t per_thread = round_up(info.local_bytes, kLocalUnit);
+    const auto whole = [&](uint64_t bytes) { return round_up(bytes * threads, kGranule); };
+    take(device, whole(per_thread) - whole(memory.local_bytes_per_thread), "local memory");
+    memory.local_bytes_per_thread = per_thread;
   }
   if (info.calls_reporter && !memory.has_report_buffer) {
     memory.has_report_buffer = true;

@@ -53,7 +53,7 @@ void lay_out_host_at_init() {
 void lay_out_host_at_context(HostRegions* regions) {
   start_sleeping_thread();
   occupy(kTableBytes);
-  regions->take(kRegion);
+  if (regions) regions->take(kRegion);
 }
 
 }  // namespace tonnage::vgpu

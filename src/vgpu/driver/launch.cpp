@@ -79,7 +79,7 @@ CUresult launch(const KernelLaunch& request, CUstream handle) {
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) {
-    make_resident(function);
+    make_resident(function, context->device);
     return capture_kernel(stream, request);
   }
   return run_kernel(stream, request, /*in_graph=*/false);
@@ -92,7 +92,7 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   advance(stream, kernel_ticks(function, launch.params));
   stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
-  prepare_launch(function);
+  prepare_launch(function, stream->context->device);
   if ((launch.params || launch.extra) && !accounted_for(function->info->name)) forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;
 }
@@ -243,8 +243,8 @@ VGPU_API cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
   (void)state_of_##name;                                  \
   Function* name = to_function(handle);                   \
   if (!name) return CUDA_ERROR_INVALID_HANDLE;            \
-  make_resident(name);                                    \
-  const CardDesc& card = *name->module->device->card
+  make_resident(name, device_for(name->module));           \
+  const CardDesc& card = *device_for(name->module)->card
 
 VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads, size_t shared_bytes) {
   VGPU_FUNCTION(function, handle);

@@ -34,7 +34,7 @@ std::vector<char> read_file(const char* path) {
 }
 
 CUresult unload(Module* module) {
-  for (auto& [name, variable] : module->variables) release_variable(module->device, variable.address);
+  for (auto& [key, variable] : module->variables) release_variable(key.first, variable.address);
   for (auto& [name, function] : module->functions) function->magic = 0;
   module->magic = 0;
   delete module;
@@ -43,22 +43,27 @@ CUresult unload(Module* module) {
 
 }  // namespace
 
-// Where a module's __device__ variable lives: taken from the card once, when it is first asked for.
-CUresult find_variable(Module* module, const char* name, CUdeviceptr* address, size_t* bytes) {
+Device* device_for(const Module* module) {
+  if (!module->is_library) return module->device;
+  const Context* context = current_context();
+  return context ? context->device : module->device;
+}
+
+CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address, size_t* bytes) {
   if (!module->image) return static_cast<CUresult>(module->open_status);
   std::lock_guard lock(module->mutex);
-  auto known = module->variables.find(name);
+  auto known = module->variables.find({device, name});
   if (known == module->variables.end()) {
     const image::GlobalInfo* global = module->image->global(name);
     if (!global) return CUDA_ERROR_NOT_FOUND;
     Module::Variable variable;
     variable.bytes = global->size_bytes;
     Context* context = module->context ? module->context : current_context();
-    if (const CUresult result = place_variable(context, module->device, global->size_bytes, &variable.address);
+    if (const CUresult result = place_variable(context, device, global->size_bytes, &variable.address);
         result != CUDA_SUCCESS)
       return result;
     // Static initial values are not read; PyTorch and the libraries only write theirs.
-    known = module->variables.emplace(name, variable).first;
+    known = module->variables.emplace(std::pair(device, std::string(name)), variable).first;
   }
   if (address) *address = known->second.address;
   if (bytes) *bytes = known->second.bytes;
@@ -163,7 +168,7 @@ static CUresult handle_of_kernel(const void* handle, const char* name, Handle* o
 // library's kernel does not count.
 VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   const CUresult result = handle_of_kernel(handle, name, out);
-  if (result == CUDA_SUCCESS) make_resident(to_function(*out));
+  if (result == CUDA_SUCCESS) make_resident(to_function(*out), device_for(to_module(handle)));
   return result;
 }
 VGPU_API cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
@@ -198,7 +203,7 @@ VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
   Module* module = to_module(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
-  return find_variable(module, name, address, bytes);
+  return find_variable(module, device_for(module), name, address, bytes);
 }
 
 // Libraries --------------------------------------------------------------------------------------------------------------
@@ -276,7 +281,7 @@ VGPU_API cuKernelGetFunction(CUfunction* out, CUkernel handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  make_resident(function);
+  make_resident(function, device_for(function->module));
   *out = reinterpret_cast<CUfunction>(function);
   return CUDA_SUCCESS;
 }
@@ -313,12 +318,12 @@ VGPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  *state = function->resident.load() ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
+  *state = (function->resident.load() >> device_for(function->module)->index & 1) ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
   return CUDA_SUCCESS;
 }
 VGPU_API cuFuncLoad(CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  make_resident(function);
+  make_resident(function, device_for(function->module));
   return CUDA_SUCCESS;
 }

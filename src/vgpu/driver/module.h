@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "vgpu/card/kernel_attributes.h"
 #include "vgpu/driver/state.h"
@@ -25,8 +26,8 @@ struct Function {
   struct Module* module = nullptr;
   const image::KernelInfo* info = nullptr;  // for the device of the module; lives as long as the module
   const char* name = "";                    // NUL-terminated, owned by the module
-  std::atomic<bool> resident{false};        // its code is on the card's account
-  std::atomic<bool> launched{false};
+  std::atomic<uint32_t> resident{0};        // by device, a bit each: its code is on the card's account
+  std::atomic<uint32_t> launched{0};
   std::atomic<KernelSpeed> speed{KernelSpeed::kNotLooked};
   std::mutex mutex;                         // settings
   KernelSettings settings;
@@ -59,8 +60,8 @@ struct Module {
     CUdeviceptr address = 0;
     size_t bytes = 0;
   };
-  std::unordered_map<std::string, Variable> variables;
-  std::atomic<bool> data_resident{false};
+  std::map<std::pair<Device*, std::string>, Variable> variables;  // a library has its own on each device
+  std::atomic<uint32_t> has_come{0};  // by device, a bit each: what comes with the first kernel
 };
 
 // For the runtime's private tables: a module of the current context from a wrapper, fat binary, cubin or PTX.
@@ -72,13 +73,17 @@ Function* to_function(const void* handle);  // a CUfunction or CUkernel; null if
 // The kernel by name; CUDA_ERROR_NOT_FOUND, or why the image cannot be used on this device.
 CUresult find_kernel(Module* module, const char* name, Function** out);
 
-// Where a module's variable lies: taken from the card once, when it is first asked for or the module's first kernel is launched.
-CUresult find_variable(Module* module, const char* name, CUdeviceptr* address, size_t* bytes);
+// Where a module's variable lies on a device: taken from the card once, when it is first asked for or the module's first kernel
+// is launched.
+CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address, size_t* bytes);
 
 // The kernel's code comes to its card (lazy loading), which is charged as modelled memory: when a handle for launches, its
-// occupancy or its first launch is asked for. Seen on an H200: a kernel's name in a library does not bring it.
-void make_resident(Function* function);
+// occupancy or its first launch is asked for. Seen on an H200: a kernel's name in a library does not bring it. A library's kernels
+// come to every device that uses them.
+void make_resident(Function* function, Device* device);
 // Before a launch; the first one also brings what kernels need to run: local memory, room for printf and malloc.
-void prepare_launch(Function* function);
+void prepare_launch(Function* function, Device* device);
+// The device on which a kernel or variable is asked for: a module's own; of a library, that of the current context.
+Device* device_for(const Module* module);
 
 }  // namespace tonnage::vgpu

@@ -94,12 +94,13 @@ CUresult initialise() {
   auto state = std::make_unique<Driver>();
   state->session = session;
   state->pid = getpid();
+  state->addresses = std::make_unique<AddressSpace>(&state->high_regions, &state->low_regions);
   for (int physical : visible) {
     auto device = std::make_unique<Device>();
     device->index = static_cast<int>(state->devices.size());
     device->physical = physical;
     device->card = &session->devices[physical];
-    device->addresses = std::make_unique<AddressSpace>(&state->high_regions, &state->low_regions);
+    device->addresses = state->addresses.get();
     state->devices.push_back(std::move(device));
   }
   state->account.attach(session);

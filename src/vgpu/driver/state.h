@@ -38,7 +38,8 @@ struct Device {
   int index = 0;
   int physical = 0;
   const CardDesc* card = nullptr;
-  std::unique_ptr<AddressSpace> addresses;  // memory_mutex
+  AddressSpace* addresses = nullptr;  // the process's: all devices take from one (memory_mutex)
+  uint64_t heap_region = 0;           // where the driver's own heap for the device lies, until it moves (memory_mutex)
   Context* primary = nullptr;               // objects_mutex; made once, kept; not alive until retained, nor after a reset
   unsigned primary_flags = 0;
   int primary_refs = 0;
@@ -135,6 +136,7 @@ struct Driver {
   std::mutex objects_mutex;
   std::mutex memory_mutex;
   HostRegions high_regions, low_regions{kLowRegions};  // memory_mutex
+  std::unique_ptr<AddressSpace> addresses;             // memory_mutex; one for all devices, as a real driver's
   std::map<uint64_t, Allocation> allocations;         // memory_mutex; by address
   std::atomic<uint64_t> next_id{1};                   // contexts, streams, buffers
   pid_t pid = 0;                                      // the process that initialised; a forked child may not go on

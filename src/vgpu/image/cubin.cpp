@@ -215,6 +215,12 @@ struct Parser {
         out->globals.push_back({name, symbols[i].st_size, starts_with(in, ".nv.constant"), (symbols[i].st_other & kOtherManaged) != 0});
       }
     }
+    for (size_t i = 0; i < sections.size(); ++i) {
+      const Elf64_Shdr& section = sections[i];
+      if (kernel_of_section[i] >= 0 || !(section.sh_flags & SHF_ALLOC) || section.sh_size == 0 || !starts_with(section_name(section), ".text")) continue;
+      out->function_bytes += section.sh_size;
+      out->functions++;
+    }
   }
 
   // The name of a function that the driver's device runtime provides; empty for others.

@@ -57,6 +57,8 @@ struct CodeInfo {
   int sm = 0;
   ArchSuffix suffix = ArchSuffix::kNone;
   uint64_t code_bytes = 0;      // every .text section
+  uint64_t function_bytes = 0;  // those of functions that kernels call
+  uint64_t functions = 0;       // how many these are
   uint64_t variable_bytes = 0;  // .nv.global, .nv.global.init
   uint64_t constant_bytes = 0;  // constant banks, the kernels' parameter banks included
   bool relocatable = false;     // an object file that was never linked: a driver loads it, but finds no kernel in it (200)

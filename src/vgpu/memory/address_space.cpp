@@ -117,24 +117,27 @@ void AddressSpace::release(uint64_t address) {
   regions_.erase(region);
 }
 
-void AddressSpace::prepare_context() {
+void AddressSpace::prepare_further_context() {
+  for (uint64_t mebibytes : {4, 2, 2, 2, 4, 4, 2, 2, 2, 6}) allocate(mebibytes << 20);
+}
+
+uint64_t AddressSpace::prepare_context() {
   constexpr uint64_t kMiB = 1ull << 20;
   const uint64_t own = high_->take(96 * kMiB);
-  if (own == 0) return;
+  if (own == 0) return 0;
   regions_.push_front({own, 96 * kMiB, high_, {own + 72 * kMiB, 24 * kMiB}});
   live_[own] = {regions_.begin(), 72 * kMiB};
   const uint64_t heap = high_->take(416 * kMiB);
-  if (heap == 0) return;
+  if (heap == 0) return 0;
   regions_.push_front({heap, 416 * kMiB, high_, {heap + 414 * kMiB, 2 * kMiB}});
   live_[heap] = {regions_.begin(), 414 * kMiB};
-  device_heap_ = heap;
+  return heap;
 }
 
-void AddressSpace::move_device_heap() {
-  if (device_heap_ == 0) return;
+void AddressSpace::move_device_heap(uint64_t heap) {
+  if (heap == 0) return;
   allocate(506ull << 20);
-  release(device_heap_);
-  device_heap_ = 0;
+  release(heap);
 }
 
 }  // namespace tonnage::vgpu

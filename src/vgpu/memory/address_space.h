@@ -49,7 +49,7 @@ class HostRegions : public RegionSource {
   uint64_t hint_;
 };
 
-// Addresses of one device. Not thread-safe.
+// Addresses of one process, which all its devices share. Not thread-safe.
 class AddressSpace {
  public:
   // `low` gives the regions of virtual ranges (cuMemAddressReserve), `high` all others.
@@ -63,8 +63,11 @@ class AddressSpace {
   // Seen on an H200: a new context has a region of 96 MiB, of which the last 24 are free behind things of the driver's own, and
   // one of 416 MiB for the device heap, of which the last 2 are free. When the first module comes that can print or assert, the
   // heap moves to a region of its own; its place becomes free, or goes back to the host if nothing is in those 2 MiB.
-  void prepare_context();
-  void move_device_heap();
+  // Returns the heap's place; 0: there was no room.
+  uint64_t prepare_context();
+  void move_device_heap(uint64_t heap);
+  // A further device's context takes for itself what the first one had in a region apart.
+  void prepare_further_context();
 
  private:
   struct Region {
@@ -83,7 +86,6 @@ class AddressSpace {
   RegionSource* low_;
   std::list<Region> regions_;  // newest first
   std::map<uint64_t, Piece> live_;
-  uint64_t device_heap_ = 0;
 };
 
 }  // namespace tonnage::vgpu
