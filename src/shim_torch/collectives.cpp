@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "shim_torch/labels.h"
 #include "shim_torch/mailbox.h"
 #include "shim_torch/operators.h"
 #include "shim_torch/plain_cpu.h"
@@ -392,12 +393,26 @@ struct PendingCollective {
   std::vector<Extent> unknown;  // written, with what is not known
 };
 
-void before_collective(ThreadState&, OpFrame& frame) {
+// What the backward pass reduces on its own account, and not as part of an operator, are gradients: DistributedDataParallel's
+// buckets, what FSDP scatters.
+static void label_reduced(const ThreadState& thread, const OpInfo& info, const Plan& plan) {
+  const bool reduces = info.collective == Collective::kAllReduce || info.collective == Collective::kReduceScatter ||
+                       info.collective == Collective::kReduceScatterFrom;
+  const size_t depth = thread.frames.size();
+  if (!reduces || thread.backward_depth == 0 || (depth > 1 && thread.frames[depth - 2].kind == OpFrame::Kind::kOperator)) return;
+  uint64_t last = 0;
+  for (const auto& to : plan.sends)
+    for (const Extent& extent : to)
+      if (extent.elements > 0 && extent.address != std::exchange(last, extent.address)) label(extent.address, record::Category::kGradient, intern("gradient bucket"));
+}
+
+void before_collective(ThreadState& thread, OpFrame& frame) {
   const OpInfo& info = *frame.info;
   Call call(info, inputs_of(*frame.function, info));
   if (!call.group) return;
   Plan plan = plan_of(info.collective, call);
   if (!plan.valid) return;  // tensors of the host, or none that this rank can follow
+  label_reduced(thread, info, plan);
   static std::once_flag once;
   std::call_once(once, [] { bridge().account_for_kernels("nccl"); });
   bridge().operator_depth_add(1);

@@ -17,7 +17,7 @@
 namespace tonnage::shim {
 namespace {
 
-constexpr double kPatienceSeconds = 300;
+std::atomic<double> g_patience_seconds{300};
 constexpr uint32_t kMagic = 0x53474d54;  // "TMGS"
 constexpr uint64_t kMaxParts = 1 << 20;
 constexpr size_t kMaxThrownAway = 1 << 14;
@@ -197,7 +197,7 @@ const Contribution* Arrival::get(size_t index) {
     }
     const std::string path = path_of(name_);
     std::string bytes;
-    if (wait_for(path, patient ? kPatienceSeconds : 0, &bytes)) {
+    if (wait_for(path, patient ? g_patience_seconds.load() : 0, &bytes)) {
       ::unlink(path.c_str());
       contents_ = parse(bytes);
       taken_ = true;
@@ -208,6 +208,8 @@ const Contribution* Arrival::get(size_t index) {
   }
   return index < contents_.size() ? &contents_[index] : nullptr;
 }
+
+void set_patience(double seconds) { g_patience_seconds.store(seconds); }
 
 void clear_posted(uint64_t group, int from) {
   if (folder().empty()) return;

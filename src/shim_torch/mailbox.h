@@ -41,6 +41,9 @@ class Arrival {
   std::vector<Contribution> contents_;
 };
 
+// How long a message is waited for; 5 minutes if nobody says otherwise. A rank may be compiling, or reading a checkpoint.
+void set_patience(double seconds);
+
 // Removes what an earlier program of the same rank posted to this group and nobody fetched.
 void clear_posted(uint64_t group, int from);
 

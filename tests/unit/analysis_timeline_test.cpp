@@ -139,6 +139,24 @@ TEST(Timeline, TheFirstLabelHoldsForTheWholeLife) {
   EXPECT_NE(timeline.allocations()[1].category, Category::kParameter);
 }
 
+// The recorder names addresses, which are unique in a process, and does not say on which device they are.
+TEST(Timeline, ALabelFindsItsBlockOnAnyDeviceOfTheProcess) {
+  RecordBuilder builder;
+  builder.record.devices.push_back({1, "Second GPU", 1024 * kMiB, 64 * kMiB});
+  builder.segment(kBase, 2 * kMiB);
+  builder.alloc(kBase, 1024);
+  builder.device(1);
+  builder.segment(kBase + 1024 * kMiB, 2 * kMiB);
+  builder.alloc(kBase + 1024 * kMiB, 4096);
+  builder.device(0);
+  builder.add(EventKind::kLabel, kBase + 1024 * kMiB, 0, static_cast<uint64_t>(Category::kParameter), "weight");
+  const uint32_t labelled = builder.last();
+  Timeline timeline(builder.record);
+  infer_categories(timeline);
+  EXPECT_EQ(row(breakdown_at(timeline, 1, labelled), Category::kParameter), 4096u);
+  EXPECT_EQ(row(breakdown_at(timeline, 0, labelled), Category::kParameter), 0u);
+}
+
 TEST(Timeline, SeveralProcessesShareADevice) {
   RecordBuilder builder;
   builder.record.processes.push_back({101, "python worker.py", true});

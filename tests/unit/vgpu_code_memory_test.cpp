@@ -3,6 +3,8 @@
 #include <iterator>
 #include <vector>
 
+#include "vgpu/image/image.h"
+#include "vgpu/image/resident.h"
 #include "vgpu_driver.h"
 
 namespace tonnage::vgpu::test {
@@ -68,6 +70,72 @@ TEST_F(CodeMemoryTest, ALibrarysKernelComesWithItsOccupancy) {
   int blocks = 0;
   CU_OK(CU(cuOccupancyMaxActiveBlocksPerMultiprocessor)(&blocks, reinterpret_cast<CUfunction>(kernel), 32, 0));
   EXPECT_EQ(kWithFirstKernel, taken());
+}
+
+// A library's code is on every device that uses it, and each device's variables are its own.
+TEST_F(CodeMemoryTest, ALibrarysKernelComesToEachDevice) {
+  CUcontext other = nullptr;
+  CU_OK(CU(cuDevicePrimaryCtxRetain)(&other, 1));
+  CUlibrary library = nullptr;
+  CU_OK(CU(cuLibraryLoadData)(&library, image_.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  CU_OK(CU(cuLibraryGetKernel)(&kernel, library, "quiet"));
+  CUfunction function = nullptr;
+  const uint64_t before_other = used(1);
+  CU_OK(CU(cuKernelGetFunction)(&function, kernel));
+  EXPECT_EQ(kWithFirstKernel, taken());
+  EXPECT_EQ(before_other, used(1));
+  CUdeviceptr here = 0, there = 0;
+  CU_OK(CU(cuLibraryGetGlobal)(&here, nullptr, library, "shared_counter"));
+  CU_OK(CU(cuCtxSetCurrent)(other));
+  launch(reinterpret_cast<CUfunction>(kernel));
+  EXPECT_EQ(before_other + kWithFirstKernel, used(1));
+  EXPECT_EQ(kWithFirstKernel, taken());
+  CU_OK(CU(cuLibraryGetGlobal)(&there, nullptr, library, "shared_counter"));
+  EXPECT_NE(here, there);
+  CU_OK(CU(cuCtxSetCurrent)(context_));
+}
+
+// Of the streams of one process on an H200: four share 2 MiB, and the 36th, the 79th and the 122nd take 2 MiB more. The test's own
+// stream is the first.
+TEST_F(CodeMemoryTest, StreamsTakeMemoryInTwoWays) {
+  std::vector<int> more;
+  for (int number = 2; number <= 130; number++) {
+    const uint64_t before = used();
+    CUstream stream = nullptr;
+    CU_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    const uint64_t shared = number % 4 == 2 ? 2 * kMiB : 0;
+    if (used() - before != shared) {
+      EXPECT_EQ(shared + 2 * kMiB, used() - before);
+      more.push_back(number);
+    }
+  }
+  EXPECT_EQ((std::vector<int>{36, 79, 122}), more);
+}
+
+// Functions that are not in a kernel come with the first kernel of their module, once.
+TEST_F(CodeMemoryTest, FunctionsComeWithTheFirstKernel) {
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/image/functions_90.cubin", std::ios::binary);
+  const std::vector<char> image(std::istreambuf_iterator<char>(file), {});
+  ASSERT_FALSE(image.empty());
+  int status = 0;
+  const auto read = image::Module::open(image::Bytes{reinterpret_cast<const uint8_t*>(image.data()), image.size()}, 9, 0, &status);
+  ASSERT_TRUE(read && read->code());
+  EXPECT_EQ(2u, read->code()->functions);
+  EXPECT_EQ(read->code()->code_bytes, read->code()->function_bytes + read->kernel("calls")->code_bytes + read->kernel("alone")->code_bytes);
+  // Modules until the pool of code is full: with their functions, fewer fit than by their kernels alone.
+  const uint64_t module_bytes = image::resident_function_bytes(*read->code()) + image::resident_code_bytes(*read->kernel("alone"));
+  int modules = 0;
+  for (uint64_t variables = 0; taken() - variables == 0; modules++) {
+    CUmodule module = nullptr;
+    CU_OK(CU(cuModuleLoadData)(&module, image.data()));
+    CUdeviceptr table = 0;
+    CU_OK(CU(cuModuleGetGlobal_v2)(&table, nullptr, module, "table"));
+    variables = taken();
+    CUfunction alone = nullptr;
+    CU_OK(CU(cuModuleGetFunction)(&alone, module, "alone"));
+  }
+  EXPECT_EQ(static_cast<int>(image::kFirstCodeChunkFree / module_bytes) + 1, modules);
 }
 
 }  // namespace

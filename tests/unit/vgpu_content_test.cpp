@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace tonnage::vgpu {
@@ -102,6 +106,92 @@ TEST(Content, TortureAgainstPlainBytes) {
       }
     }
   }
+}
+
+// Gives `text`, or nothing, and counts.
+class Counted : public Promise {
+ public:
+  Counted(int* fetched, int* released, std::string text) : fetched_(fetched), released_(released), text_(std::move(text)) {}
+  ~Counted() override { ++*released_; }
+  bool fetch(void* out, size_t n) override {
+    ++*fetched_;
+    if (text_.size() != n) return false;
+    std::memcpy(out, text_.data(), n);
+    return true;
+  }
+
+ private:
+  int *fetched_, *released_;
+  std::string text_;
+};
+
+TEST(Content, APromiseIsFetchedOnceWhenItIsRead) {
+  ContentStore store;
+  int fetched = 0, released = 0;
+  store.promise(kBase, 8, std::make_unique<Counted>(&fetched, &released, "promised"));
+  store.copy(kBase + 100, kBase + 2, 4);
+  store.set(kBase + 6, "!!", 2);
+  EXPECT_TRUE(store.any(kBase, 1));
+  EXPECT_EQ(0, fetched) << "moved about, not read";
+  char out[9] = {};
+  EXPECT_TRUE(store.get(kBase + 100, out, 4));
+  EXPECT_STREQ("omis", out);
+  EXPECT_TRUE(store.get(kBase, out, 8));
+  EXPECT_STREQ("promis!!", out);
+  EXPECT_EQ(1, fetched);
+  EXPECT_EQ(1, released);
+}
+
+TEST(Content, ABrokenPromiseIsUnknown) {
+  ContentStore store;
+  int fetched = 0, released = 0;
+  store.promise(kBase, 4, std::make_unique<Counted>(&fetched, &released, ""));
+  store.copy(kBase + 64, kBase, 4);
+  char out[5] = "xxxx";
+  EXPECT_FALSE(store.get(kBase, out, 4));
+  EXPECT_STREQ("xxxx", out);
+  EXPECT_FALSE(store.any(kBase, 4));
+  EXPECT_EQ(4u, store.read(kBase + 64, out, 4));
+  EXPECT_EQ(1, fetched);
+}
+
+TEST(Content, AForgottenPromiseIsReleasedUnfetched) {
+  ContentStore store;
+  int fetched = 0, released = 0;
+  store.promise(kBase, 4, std::make_unique<Counted>(&fetched, &released, "some"));
+  store.fill(kBase, 0, 1, 4);
+  EXPECT_EQ(0, fetched);
+  EXPECT_EQ(1, released);
+}
+
+// Two threads that read at once wait for the same bytes, and others are not held up meanwhile.
+TEST(Content, AReaderThatWaitsHoldsNobodyUp) {
+  ContentStore store;
+  std::atomic<bool> waiting{false}, go{false};
+  struct Slow : Promise {
+    std::atomic<bool>*waiting, *go;
+    bool fetch(void* out, size_t n) override {
+      *waiting = true;
+      while (!*go) std::this_thread::yield();
+      std::memset(out, 'z', n);
+      return true;
+    }
+  };
+  auto slow = std::make_unique<Slow>();
+  slow->waiting = &waiting;
+  slow->go = &go;
+  store.promise(kBase, 4, std::move(slow));
+  char first[5] = {}, second[5] = {};
+  std::thread one([&] { store.get(kBase, first, 4); }), two([&] { store.get(kBase + 1, second, 3); });
+  while (!waiting) std::this_thread::yield();
+  store.set(kBase + 1000, "free", 4);
+  char out[5] = {};
+  EXPECT_TRUE(store.get(kBase + 1000, out, 4));
+  go = true;
+  one.join();
+  two.join();
+  EXPECT_STREQ("zzzz", first);
+  EXPECT_STREQ("zzz", second);
 }
 
 }  // namespace
