@@ -50,8 +50,11 @@ def run_case(case, a, folder):
     command = [a.python, CASES, case, out]
     if not a.real:
         command = [a.tonnage, "run", "--gpu", a.gpu, "--quiet", "--", *command]
+    # torch.compile times its kernels where its cache does not know them, and that takes memory: every run starts without a cache.
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"{case}-inductor"), "TRITON_CACHE_DIR": str(folder / f"{case}-triton")}
     with open(log, "wb") as output:
-        process = subprocess.Popen([str(c) for c in command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen([str(c) for c in command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, **caches})
         try:
             code = process.wait(a.limit)
         except subprocess.TimeoutExpired:

@@ -35,6 +35,7 @@ Special special_of(std::string_view name) {
       {"torchvision::nms", Special::kNms},
       {"aten::repeat_interleave", Special::kRepeatInterleave},
       {"aten::all", Special::kAll},
+      {"aten::any", Special::kAny},
       {"aten::equal", Special::kEqual},
       {"aten::fill_", Special::kFill},
       {"aten::topk", Special::kTopk},
@@ -53,7 +54,7 @@ Special special_of(std::string_view name) {
 }
 
 bool acts_after(Special special) {
-  return special == Special::kAll || special == Special::kTopk || special == Special::kChoice || special == Special::kCompare;
+  return special == Special::kAll || special == Special::kAny || special == Special::kTopk || special == Special::kChoice || special == Special::kCompare;
 }
 bool acts_before(Special special) {
   return special != Special::kNone && special != Special::kCopy && special != Special::kFill && special != Special::kAll;
@@ -78,6 +79,12 @@ ArgumentKind kind_of(const c10::Type& type) {
     }
     default: return ArgumentKind::kOther;
   }
+}
+
+// Operators that only put elements in their places: what they do to known ones does not depend on the unknown ones.
+bool only_moves(std::string_view name) {
+  return in(name, {"aten::where", "aten::cat", "aten::masked_fill_", "aten::masked_scatter_", "aten::index_fill_", "aten::index_copy_",
+                   "aten::_index_put_impl_", "aten::scatter_"});
 }
 
 std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
@@ -111,6 +118,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
                                  "aten::stack", "aten::repeat", "aten::neg", "aten::add", "aten::sub", "aten::rsub", "aten::mul",
                                  "aten::minimum", "aten::maximum", "aten::logical_and", "aten::logical_or", "aten::logical_not",
                                  "aten::triu_", "aten::tril_"});
+  const bool moves_elements = only_moves(name);
   info->host_only = name == "aten::item" || name.substr(0, 15) == "aten::_foreach_";
   info->inner_name_id = name == "aten::to" ? intern("aten::_to_copy") : info->name_id;
   info->random = handle.hasTag(at::Tag::nondeterministic_seeded);
@@ -123,6 +131,8 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
     info->writes.push_back(write);
     info->write_only.push_back(write && (argument.is_out() || (first_overwritten && i == 0)));
     info->any_writes |= write;
+    info->any_may_be_unknown |= moves_elements;
+    info->may_be_unknown.push_back(moves_elements && !in(argument.name(), {"index", "indices", "mask", "condition"}));
     if (argument.name() == "generator") info->generator_argument = static_cast<int>(i);
     if (argument.name() == "running_mean" || argument.name() == "running_var") info->hidden_writes.push_back(static_cast<int>(i));
   }

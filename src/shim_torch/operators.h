@@ -29,6 +29,7 @@ enum class Special : uint8_t {
   kNms,
   kRepeatInterleave,
   kAll,
+  kAny,               // of an unknown comparison: as that was judged
   kEqual,             // equal: its host code reads `all` of a comparison that the dispatcher does not see
   kTopk,              // indices of unknown values
   kChoice,            // argmax, multinomial: one index of unknown values
@@ -64,10 +65,12 @@ struct OpInfo {
   std::vector<ArgumentKind> kinds;  // by argument
   std::vector<uint8_t> writes;      // by argument: 1 if the operator writes it
   std::vector<uint8_t> write_only;  // by argument: 1 if what was in it does not matter
+  std::vector<uint8_t> may_be_unknown;  // by argument: 1 if it is only moved, so that known elements of the result stay known
   std::vector<ArgumentKind> result_kinds;   // by result
   std::vector<uint8_t> result_is_argument;  // by result: 1 if it is one of the written arguments
   std::vector<int> hidden_writes;   // arguments written although the schema does not say so (running statistics)
   bool any_writes = false;
+  bool any_may_be_unknown = false;
   mutable std::atomic<int> failures{0};  // of the CPU operator; after a few it is not tried any more
 
   size_t arguments() const { return writes.size(); }

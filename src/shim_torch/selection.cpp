@@ -11,6 +11,8 @@
 #include <atomic>
 #include <climits>
 #include <mutex>
+#include <optional>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "shim_torch/context.h"
@@ -21,17 +23,32 @@ namespace {
 
 constexpr int64_t kMaxInventedIndices = 1 << 20;
 
-// Results of all() over unknown data that a host read may ask for: checks are taken to pass.
+// Results of all() over unknown data that a host read may ask for: checks are taken to pass. And what any() of a comparison of
+// several unknown numbers would be.
 struct Assumptions {
   std::mutex mutex;
   std::unordered_set<uint64_t> true_at;
+  std::unordered_map<uint64_t, bool> any_at;
   std::atomic<size_t> size{0};
+
+  void add_any(uint64_t address, bool any) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (any_at.size() >= 4096) any_at.clear();
+    any_at[address] = any;
+    size = true_at.size() + any_at.size();
+  }
+  std::optional<bool> any_of(uint64_t address) {
+    if (size.load(std::memory_order_relaxed) == 0) return std::nullopt;
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = any_at.find(address);
+    return found == any_at.end() ? std::nullopt : std::optional<bool>(found->second);
+  }
 
   void add(uint64_t address) {
     std::lock_guard<std::mutex> lock(mutex);
     if (true_at.size() >= 4096) true_at.clear();
     true_at.insert(address);
-    size = true_at.size();
+    size = true_at.size() + any_at.size();
   }
   bool contains(uint64_t address) {
     if (size.load(std::memory_order_relaxed) == 0) return false;
@@ -42,7 +59,8 @@ struct Assumptions {
     if (size.load(std::memory_order_relaxed) == 0) return;
     std::lock_guard<std::mutex> lock(mutex);
     true_at.erase(address);
-    size = true_at.size();
+    any_at.erase(address);
+    size = true_at.size() + any_at.size();
   }
 };
 
@@ -161,7 +179,8 @@ void before_coalesce(OpFrame& frame) {
   at::Tensor indices = self->_indices();
   if (!plain_cuda(indices) || indices.size(1) < 2) return;
   at::Tensor known = load(indices);
-  post(frame, known.defined() ? std::get<0>(at::unique_dim(known, 1)).size(1) : assume(frame, indices.size(1)));
+  if (known.defined()) frame.indices = std::get<0>(at::unique_dim(known, 1));  // in the order in which coalesce sorts them
+  post(frame, known.defined() ? frame.indices.size(1) : assume(frame, indices.size(1)));
 }
 
 void note_unknown_read(uint64_t address, size_t size) {
@@ -213,42 +232,64 @@ void before_scalar_read(ThreadState& thread, OpFrame& frame) {
 
 // A comparison with an unknown real number decides a branch when the host reads its result. The number is taken as 1, or as -1
 // where it is compared with a negative one (a bound below zero is for numbers that are below zero, as a slope is); two unknown
-// ones as different. The result is kept, so that what follows from it is consistent, and a read of it is counted.
+// ones as different. The result is kept, so that what follows from it is consistent, and a read of it is counted. Of several
+// numbers (as many as a batch has, not as a layer) only what any() of the results would be is kept.
+constexpr int64_t kMostCompared = 4096;
+
+bool comparison_holds(const std::string& name, double left, double right) {
+  if (name == "aten::gt") return left > right;
+  if (name == "aten::ge") return left >= right;
+  if (name == "aten::lt") return left < right;
+  if (name == "aten::le") return left <= right;
+  return name == "aten::eq" ? left == right : left != right;
+}
+
 void assume_comparison(OpFrame& frame) {
   const auto& inputs = frame.arguments;
   auto outputs = outputs_of(*frame.function, *frame.info);
   if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
   const at::Tensor& self = inputs[0].toTensor();
   const at::Tensor& result = outputs[0].toTensor();
-  if (!self.defined() || !result.defined() || !plain_cuda(result) || result.numel() != 1 || result.scalar_type() != at::kBool) return;
-  auto number = [](const c10::IValue& value, double* out) {  // false: unknown
-    if (value.isScalar()) {
-      if (value.toScalar().isComplex()) return false;
-      *out = value.toScalar().toDouble();
-      return true;
-    }
-    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().numel() != 1 || value.toTensor().is_complex()) return false;
+  if (!self.defined() || !result.defined() || !plain_cuda(result) || result.numel() == 0 || result.numel() > kMostCompared ||
+      result.scalar_type() != at::kBool)
+    return;
+  auto numbers = [](const c10::IValue& value) -> at::Tensor {  // undefined: unknown
+    if (value.isScalar() && !value.toScalar().isComplex())
+      return at::empty({1}, at::TensorOptions().dtype(at::kDouble).device(at::kCPU)).fill_(value.toScalar());
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().is_complex() || value.toTensor().numel() > kMostCompared) return {};
     const at::Tensor& t = value.toTensor();
     at::Tensor known = t.is_cuda() ? (plain_cuda(t) ? load(t) : at::Tensor()) : t;
-    if (!known.defined() || !known.device().is_cpu()) return false;
-    *out = known.item().toDouble();
-    return true;
+    return known.defined() && known.device().is_cpu() ? known.to(at::kDouble).contiguous() : at::Tensor();
   };
-  double left = 1, right = 1;
-  const bool left_known = number(inputs[0], &left), right_known = number(inputs[1], &right);
-  if (!left_known && right_known && right < 0) left = -1;
-  if (!right_known && left_known && left < 0) right = -1;
+  const at::Tensor left = numbers(inputs[0]), right = numbers(inputs[1]);
   const bool same = inputs[1].isTensor() && self.is_same(inputs[1].toTensor());
   const std::string& name = frame.info->name;
-  const bool both_unknown = !left_known && !right_known && !same;
-  bool holds = false;
-  if (name == "aten::gt") holds = !both_unknown && left > right;
-  if (name == "aten::ge") holds = !both_unknown && left >= right;
-  if (name == "aten::lt") holds = !both_unknown && left < right;
-  if (name == "aten::le") holds = !both_unknown && left <= right;
-  if (name == "aten::eq") holds = same || (!both_unknown && left == right);
-  if (name == "aten::ne") holds = !same && (both_unknown || left != right);
-  store(result, at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(holds));
+  bool any = false;
+  if (left.defined() && right.defined()) {
+    if (left.numel() != 1 || right.numel() != 1) return;  // the kernel's business
+    any = comparison_holds(name, left.data_ptr<double>()[0], right.data_ptr<double>()[0]);
+  } else if (!left.defined() && !right.defined()) {
+    any = same ? comparison_holds(name, 1, 1) : name == "aten::ne";
+  } else {
+    const at::Tensor& known = left.defined() ? left : right;
+    for (int64_t i = 0; i < known.numel() && !any; i++) {
+      const double value = known.data_ptr<double>()[i], unknown = value < 0 ? -1 : 1;
+      any = left.defined() ? comparison_holds(name, value, unknown) : comparison_holds(name, unknown, value);
+    }
+  }
+  if (result.numel() > 1) return assumptions().add_any(address_of(result), any);
+  store(result, at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(any));
+  assumptions().add(address_of(result));
+}
+
+// any() of a comparison that was judged above.
+void assume_any(OpFrame& frame) {
+  auto outputs = outputs_of(*frame.function, *frame.info);
+  if (frame.read_address == 0 || outputs.size() != 1 || !outputs[0].isTensor()) return;
+  const at::Tensor& result = outputs[0].toTensor();
+  const auto any = assumptions().any_of(frame.read_address);
+  if (!any || !plain_cuda(result) || result.numel() != 1 || result.scalar_type() != at::kBool) return;
+  store(result, at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(*any));
   assumptions().add(address_of(result));
 }
 
@@ -317,6 +358,13 @@ void note_topk(OpFrame& frame) {
 
 }  // namespace
 
+void after_coalesce(OpFrame& frame) {
+  auto outputs = outputs_of(*frame.function, *frame.info);
+  if (outputs.size() != 1 || !outputs[0].isTensor() || !outputs[0].toTensor().defined() || !outputs[0].toTensor().is_sparse()) return;
+  at::Tensor indices = outputs[0].toTensor()._indices();
+  if (plain_cuda(indices) && indices.sizes() == frame.indices.sizes()) store(indices, frame.indices);
+}
+
 void before_selection(ThreadState& thread, OpFrame& frame) {
   switch (frame.info->special) {
     case Special::kScalarRead: before_scalar_read(thread, frame); break;
@@ -341,10 +389,13 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
     case Special::kChoice:
     case Special::kCompare: {
       auto inputs = inputs_of(*frame.function, *frame.info);
-      if (frame.info->special == Special::kChoice || (inputs.size() > 0 && inputs[0].isTensor() && inputs[0].toTensor().numel() == 1))
+      if (frame.info->special == Special::kChoice || (inputs.size() > 0 && inputs[0].isTensor() && inputs[0].toTensor().numel() <= kMostCompared))
         frame.arguments.assign(inputs.begin(), inputs.end());
       break;
     }
+    case Special::kAny:
+      if (const at::Tensor* self = tensor_argument(frame, 0); self && plain_cuda(*self)) frame.read_address = address_of(*self);
+      break;
     case Special::kFoundInf:
       if (!frame.pending && inputs_of(*frame.function, *frame.info).size() > 0 && inputs_of(*frame.function, *frame.info)[0].isTensorList())
         for (const at::Tensor& t : inputs_of(*frame.function, *frame.info)[0].toTensorList())
@@ -370,6 +421,7 @@ void after_selection(ThreadState& thread, OpFrame& frame) {
   if (frame.info->special == Special::kTopk && !frame.pending) invent_indices(frame);
   if (frame.info->special == Special::kChoice && !frame.pending) invent_choice(frame);
   if (frame.info->special == Special::kCompare && !frame.pending) assume_comparison(frame);
+  if (frame.info->special == Special::kAny && !frame.pending) assume_any(frame);
   frame.arguments.clear();
 }
 

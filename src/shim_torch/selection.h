@@ -17,6 +17,7 @@ struct OpInfo;
 // Both run inside the recorder's own scope (record functions off).
 void before_selection(ThreadState& thread, OpFrame& frame);
 void after_selection(ThreadState& thread, OpFrame& frame);
+void after_coalesce(OpFrame& frame);
 
 // The block at this address was freed: what was assumed about it is void.
 void forget_assumption(uint64_t address);

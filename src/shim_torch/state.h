@@ -82,6 +82,7 @@ struct OpFrame {
   std::optional<bool> known_equal;  // equal: what its host code will read
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
   std::vector<c10::IValue> arguments;  // kept where something is assumed of the result: they are gone when the call ends
+  at::Tensor indices;                 // coalesce: those of the result, if known
   std::unique_ptr<PendingFill> fill;
   std::unique_ptr<PendingCompute> pending;
   std::shared_ptr<PendingCollective> collective;  // what a c10d operator will have written

@@ -67,14 +67,25 @@ Input classify(const at::Tensor& t) {
   return bridge().content_any(address_of(t), t.element_size()) ? Input::kKnown : Input::kUnknown;
 }
 
+// Only puts elements in their places: scatter_ with a reduction and index_put_ with accumulation also work with what was there.
+bool only_places(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+  if (!info.any_may_be_unknown) return false;
+  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
+    if (inputs[i].isString() || (i == 3 && inputs[i].isBool() && inputs[i].toBool())) return false;
+  return true;
+}
+
 struct Verdict {
   bool cuda = false;       // concerns the device at all
   bool opaque = false;
   bool candidate = true;
+  bool partial = false;    // a candidate some of whose arguments are unknown
 };
 
 Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
   Verdict v;
+  bool some_known = false;
+  const bool may_stand_in = only_places(info, inputs);
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
     const c10::IValue& value = inputs[i];
     if (value.isDevice()) {
@@ -93,17 +104,22 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
         case Input::kHost: v.candidate &= !written; break;
         case Input::kUnknown:
           v.cuda = true;
-          if (!write_only) v.candidate = false;
+          if (may_stand_in && info.may_be_unknown[i] && small_enough(info, t))
+            v.partial = true;
+          else if (!write_only)
+            v.candidate = false;
           if (write_only && !small_enough(info, t)) v.candidate = false;
           break;
         case Input::kKnown:
           v.cuda = true;
+          some_known = true;
           if (written && !small_enough(info, t)) v.candidate = false;
           break;
       }
     });
     if (v.opaque) break;
   }
+  if (v.partial && !some_known) v.candidate = false;
   return v;
 }
 
@@ -126,6 +142,13 @@ bool copy_is_drivers(c10::ArrayRef<const c10::IValue> inputs) {
          to.is_non_overlapping_and_dense();
 }
 
+// In place of an unknown argument; undefined where nothing can be.
+at::Tensor stand_in(const OpInfo& info, PendingCompute& pending, size_t argument, const at::Tensor& device) {
+  if (!pending.may_stand_in || !info.may_be_unknown[argument] || !small_enough(info, device)) return {};
+  pending.partial = true;
+  return cpu_like(device).fill_(pending.stand_in);
+}
+
 // Keeps the call's inputs; loads what the operator changes.
 bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, PendingCompute& out) {
   out.inputs.assign(inputs.begin(), inputs.end());
@@ -135,6 +158,7 @@ bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, Pe
     for_each_tensor(info.kinds[i], inputs[i], [&](const at::Tensor& t, int element) {
       if (!t.defined() || !t.is_cuda() || !complete) return;
       at::Tensor copy = info.write_only[i] ? cpu_like(t) : load(t);
+      if (!copy.defined()) copy = stand_in(info, out, i, t);
       if (!copy.defined()) complete = false;
       out.written.push_back({i, element, t, copy});
     });
@@ -255,6 +279,28 @@ bool store(const at::Tensor& device, const at::Tensor& value) {
   return few;
 }
 
+// The elements in which two results agree become the content. Of memory that was written in part, the rest stays what it was.
+static void store_agreeing(const at::Tensor& device, const at::Tensor& one, const at::Tensor& other, bool written_in_part) {
+  if (!one.defined() || !other.defined() || one.sizes() != other.sizes()) return forget(device);
+  const at::Tensor first = one.contiguous(), second = other.contiguous();
+  const auto *a = static_cast<const char*>(first.const_data_ptr()), *b = static_cast<const char*>(second.const_data_ptr());
+  const size_t item = device.element_size(), count = static_cast<size_t>(device.numel());
+  if (std::memcmp(a, b, count * item) == 0) {
+    store(device, one);
+    return;
+  }
+  if (!written_in_part || !device.is_contiguous() || capturing()) forget(device);
+  if (!device.is_contiguous() || capturing() || first.scalar_type() != device.scalar_type()) return;
+  size_t runs = 0;
+  for (size_t i = 0; i < count;) {
+    size_t end = i;
+    while (end < count && std::memcmp(a + end * item, b + end * item, item) == 0) end++;
+    if (end > i && ++runs > kMaxRuns) return;
+    if (end > i) bridge().content_set(address_of(device) + i * item, a + i * item, (end - i) * item);
+    i = end + 1;
+  }
+}
+
 void forget(const at::Tensor& device) {
   uint64_t span = span_bytes(device);
   if (span == 0) return;
@@ -270,6 +316,7 @@ bool prepare(const OpInfo& info, PendingCompute& pending) {
     for (const auto& w : pending.written)
       if (w.argument == i && w.element == element) return w.copy;
     at::Tensor made = complete ? load(t) : at::Tensor();
+    if (!made.defined() && complete) made = stand_in(info, pending, i, t);
     if (!made.defined()) complete = false;
     return made;
   };
@@ -320,6 +367,36 @@ bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
   }
 }
 
+// Elements that come out the same whatever the unknown ones are, are known.
+static void finish_partial(const OpInfo& info, PendingCompute& pending, c10::ArrayRef<const c10::IValue> outputs) {
+  PendingCompute other;
+  other.may_stand_in = true;
+  other.stand_in = 1;
+  std::vector<c10::IValue> results, others;
+  bool done = keep_inputs(info, c10::ArrayRef<const c10::IValue>(pending.inputs.data(), pending.inputs.size()), other) && prepare(info, pending) && prepare(info, other);
+  if (done) {
+    results = pending.arguments;
+    others = other.arguments;
+    done = compute(info, results) && compute(info, others) && results.size() == others.size() && (results.size() == outputs.size() || outputs.empty());
+  }
+  for (size_t i = 0; i < pending.written.size(); i++) {
+    if (done)
+      store_agreeing(pending.written[i].device, pending.written[i].copy, other.written[i].copy, /*written_in_part=*/true);
+    else
+      forget(pending.written[i].device);
+  }
+  for (size_t i = 0; i < outputs.size(); i++) {
+    if (info.result_is_argument[i]) continue;
+    for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
+      if (!t.defined() || !plain_cuda(t)) return;
+      if (done && element < 0 && results[i].isTensor() && others[i].isTensor() && small_enough(info, t))
+        store_agreeing(t, results[i].toTensor(), others[i].toTensor(), /*written_in_part=*/false);
+      else
+        forget(t);
+    });
+  }
+}
+
 void before_operator(ThreadState& thread, OpFrame& frame) {
   const OpInfo& info = *frame.info;
   auto inputs = inputs_of(*frame.function, info);
@@ -332,7 +409,7 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   Verdict verdict = judge(info, inputs);
   if (verdict.opaque || !verdict.cuda) {
     frame.opaque = true;
-    if (info.special == Special::kCoalesce && shim().settings.known_values) {  // sparse: only the size of its result is followed
+    if (info.special == Special::kCoalesce && shim().settings.known_values) {  // sparse: its indices are followed
       PlainCpuScope scope(thread);
       before_selection(thread, frame);
     }
@@ -349,6 +426,8 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
     auto pending = std::make_unique<PendingCompute>();
     std::optional<PlainCpuScope> scope;
     if (info.any_writes) scope.emplace(thread);  // else nothing is loaded yet
+    pending->may_stand_in = only_places(info, inputs);
+    pending->partial = verdict.partial;
     pending->random = random_state(info, inputs);
     if (keep_inputs(info, inputs, *pending)) frame.pending = std::move(pending);
   }
@@ -360,13 +439,20 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
 }
 
 void after_operator(ThreadState& thread, OpFrame& frame) {
-  if (frame.opaque || !frame.depth_added) return;
   const OpInfo& info = *frame.info;
+  if (info.special == Special::kCoalesce && frame.indices.defined()) {
+    PlainCpuScope scope(thread);
+    return after_coalesce(frame);
+  }
+  if (frame.opaque || !frame.depth_added) return;
   if (frame.delegated) return;  // the call inside it was followed
   auto outputs = outputs_of(*frame.function, info);
   auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
   if (frame.fill && fill_by_pattern(thread, frame)) return;
-  if (frame.pending) {
+  if (frame.pending && frame.pending->partial) {
+    PlainCpuScope scope(thread);
+    finish_partial(info, *frame.pending, outputs);
+  } else if (frame.pending) {
     bool fits = true;
     bool wanted = !frame.pending->written.empty() || frame.pending->has_results;
     for (size_t i = 0; i < outputs.size(); i++)
@@ -383,6 +469,7 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
       results = pending.results;
       done = true;
     } else if (wanted && fits && prepare(info, pending)) {
+      if (pending.partial) return finish_partial(info, pending, outputs);
       results = pending.arguments;
       done = draw(info, pending.random, results) || compute(info, results);
     }

@@ -30,6 +30,9 @@ struct PendingCompute {
   std::vector<Written> written;
   std::vector<c10::IValue> results;  // computed already (operators with data-dependent sizes)
   bool has_results = false;
+  bool may_stand_in = false;  // unknown arguments that are only moved (OpInfo::may_be_unknown) need not stop it
+  bool partial = false;       // there are such: worked out twice, with different stand-ins for them
+  int stand_in = 0;
   RandomState random;  // what the generator was about to draw
 };
 

@@ -65,3 +65,44 @@ def test_checks_of_whole_tensors_are_answered_from_their_contents(run, tmp_path)
                       "o.step(closure)\nprint(calls)\n")
     done = run(PYTHON, script, gpu="h200")
     assert done.out.split() == ["True", "False", "32000", "5"], done.err
+
+
+def test_what_only_moves_known_values_keeps_them(run, tmp_path):
+    """Writes by index into memory that nobody filled, selections and lists with unknown parts, indices of sparse gradients."""
+    script = tmp_path / "moves.py"
+    script.write_text("""
+import torch
+order, numbers = torch.tensor([5, 4, 3, 2, 1, 0], device="cuda"), torch.arange(6, device="cuda")
+print(torch.empty_like(order).scatter_(0, order, numbers).tolist())
+by_index = torch.empty_like(order)
+by_index[order] = numbers
+print(by_index.tolist())
+part = torch.empty(8, dtype=torch.long, device="cuda")
+part[:3] = 7
+part[order[:3]] = numbers[:3]
+print(part[:6].tolist())
+part.index_put_((order,), numbers, accumulate=True)  # on what was there: unknown now
+unknown = torch.randn(300, 300, device="cuda").sum(0)
+print(torch.cat([unknown, torch.full((2,), 3.0, device="cuda")])[300:].tolist())
+print(torch.where(torch.zeros(300, dtype=torch.bool, device="cuda"), unknown, -1e9)[:2].tolist())
+index = torch.arange(8192, device="cuda") % 1000
+sparse = torch.sparse_coo_tensor(index[None], torch.randn(8192, 4, device="cuda"), (2000, 4), check_invariants=False).coalesce()
+print(sparse.indices().sum().item(), sparse.indices().unique().numel())
+lengths = torch.tensor([3, 10, 7, 5])
+packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(4, 10, 3, device="cuda"), lengths, batch_first=True, enforce_sorted=False)
+print(torch.nn.utils.rnn.pad_packed_sequence(packed)[1].tolist())
+""")
+    done = run(PYTHON, script, gpu="h200")
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == ["[5, 4, 3, 2, 1, 0]"] * 2 + ["[7, 7, 7, 2, 1, 0]", "[3.0, 3.0]", "[-1000000000.0, -1000000000.0]", "499500 1000",
+                                                                 "[3, 10, 7, 5]"]
+
+
+def test_any_of_unknown_numbers_is_as_they_are_judged(run, tmp_path):
+    """Numbers near 1, or -1 beside negative ones: a search goes on, a check for NaN passes. Each read is counted."""
+    script = tmp_path / "any.py"
+    script.write_text("import torch\nx = torch.randn(300, 300, device='cuda').sum(0)\n"
+                      "print([t.any().item() for t in (x > -1e9, x.isnan(), x.isinf(), x < 0, x > 1e6, x > 0.5)])\n")
+    done = run(PYTHON, script, gpu="h200")
+    assert done.out.split("\n")[0] == "[True, False, False, False, False, True]"
+    assert sum(read["count"] for read in done.report["unknown_reads"]) == 6
