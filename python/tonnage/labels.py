@@ -134,6 +134,14 @@ def name_tensors(_=""):
         _label(entries)
 
 
+def meet_leaf(pointer):
+    """Called by the recorder with a tensor that requires a gradient and is no module's parameter. A plain tensor may be an input whose
+    gradient is wanted, or a detached activation; it counts as a parameter when an optimizer, or an update by hand, takes it."""
+    tensor = ctypes.cast(int(pointer), ctypes.py_object).value
+    if type(tensor) is not sys.modules["torch"].Tensor:
+        _label([(_address(tensor), PARAMETER, "")])
+
+
 def _skip(torch):
     compiler = getattr(torch, "compiler", None)
     return _library is None or (compiler is not None and compiler.is_compiling())
@@ -149,6 +157,9 @@ def _before_step(optimizer, args, kwargs):
             entries = []
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
+                    address = _address(parameter)
+                    if address and address not in _names:
+                        entries.append((address, PARAMETER, ""))
                     gradient = parameter.grad
                     if gradient is not None:
                         address = _address(gradient)

@@ -316,7 +316,7 @@ class Writer {
       const std::string size = group.count > 1
                                    ? fmt::format("{} {} {}", group.count, style_.times(), format_bytes(group.size_bytes))
                                    : format_bytes(group.size_bytes);
-      std::string kind = group.kind.empty() ? category_title(group.category) : style_.safe(group.kind);
+      std::string kind = group.kind.empty() || device.uses_pytorch ? category_title(group.category) : style_.safe(group.kind);
       std::string where = style_.safe(group.name);
       if (const std::string site = style_.site(group.site); !site.empty()) where += (where.empty() ? "" : "  ") + site;
       line("    " + style_.right(size, 17) + "  " + style_.paint(style_.left(kind, 15), category_color(group.category)) + "  " +

@@ -155,6 +155,7 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
   auto look = [&](const at::Tensor& t, bool written) {
     if (!is_parameter(t)) return;
     if (written) {
+      if (!grad) parameter_updated(t);
       if (!grad && !optimizer_scope_seen.load(std::memory_order_relaxed) && backward_since_step.load(std::memory_order_relaxed))
         step_pending.store(true, std::memory_order_relaxed);
       return;

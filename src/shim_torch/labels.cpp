@@ -66,6 +66,15 @@ bool call_python(const char* function, const std::string& argument) {
   return true;
 }
 
+// The Python object of a tensor, borrowed; null where there is none. The slot's interface differs between PyTorch versions.
+template <class Slot>
+const void* object_in(const Slot& slot) {
+  if constexpr (requires { slot.load_pyobj(); })
+    return slot.load_pyobj();
+  else
+    return slot._unchecked_untagged_pyobj();
+}
+
 // Asks Python for the names of all parameters: not from under a lock, on a thread that may take the GIL.
 void ask_for_names() {
   if (python_state.load() != 1) return;
@@ -130,12 +139,36 @@ uint32_t module_of_parameter(const at::Tensor& parameter) {
       return 0;  // asked in this step already
     }
   }
-  label(address, record::Category::kParameter, 0);
   attach_python();
   ask_for_names();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  auto found = p.module_at.find(address);
-  return found == p.module_at.end() || found->second == kRoot ? 0 : found->second;
+  const auto module_now = [&]() -> uint32_t {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    auto found = p.module_at.find(address);
+    return found == p.module_at.end() ? 0 : found->second;
+  };
+  uint32_t module = module_now();
+  if (module == 0) {
+    const void* object = python_state.load() == 1 ? object_in(*parameter.unsafeGetTensorImpl()->pyobj_slot()) : nullptr;
+    if (object)
+      call_python("meet_leaf", std::to_string(reinterpret_cast<uintptr_t>(object)));
+    else
+      label(address, record::Category::kParameter, 0);
+    module = module_now();
+  }
+  return module == kRoot ? 0 : module;
+}
+
+void parameter_updated(const at::Tensor& parameter) {
+  if (!plain_cuda(parameter) || parameter.numel() == 0) return;
+  const uint64_t address = address_of(parameter);
+  {
+    Parameters& p = parameters();
+    std::lock_guard<std::mutex> lock(p.mutex);
+    auto found = p.module_at.find(address);
+    if (found == p.module_at.end() || found->second != 0) return;
+    found->second = kRoot;
+  }
+  label(address, record::Category::kParameter, 0);
 }
 
 uint32_t outer_module(uint32_t module, size_t levels) {

@@ -368,3 +368,24 @@ def test_no_recorder(tmp_path):
     assert any("no recorder for the PyTorch" in m["text"] and m["level"] == "warning" for m in report["messages"]), report["messages"]
     assert report["torch_version"]
     assert report["devices"][0]["peak_device"]["bytes"] > 1 << 30
+
+
+def test_only_what_is_trained_counts_as_parameters(python):
+    """A module's, an optimizer's and a hand-updated tensor do; an input whose gradient is wanted does not."""
+    result = python("""
+import torch
+model = torch.nn.Linear(1024, 1024, bias=False).cuda()
+taken = torch.randn(1024, 2048, device="cuda", requires_grad=True)
+by_hand = torch.randn(2048, 3072, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([*model.parameters(), taken], lr=0.1)
+for _ in range(3):
+    x = torch.randn(4096, 1024, device="cuda", requires_grad=True)
+    (model(x) @ taken @ by_hand).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        by_hand -= 0.1 * by_hand.grad
+    by_hand.grad = None
+""")
+    assert result.code == 0, result.err
+    assert category_bytes(result.device["peak_allocated"], "parameters") == 4 * (1024 * 1024 + 1024 * 2048 + 2048 * 3072)
