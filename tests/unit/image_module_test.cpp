@@ -1,9 +1,31 @@
+#include <algorithm>
 #include <thread>
 
 #include "image_support.h"
 
 namespace tonnage::vgpu::image {
 namespace {
+
+TEST(ImageModule, FollowsCallsThroughAddresses) {
+  const std::string file = fixture("reports_90.cubin");
+  int status = -1;
+  const auto module = Module::open(bytes_of(file), 9, 0, &status);
+  ASSERT_EQ(status, kSuccess);
+  ASSERT_EQ(module->kernels().size(), 2u);
+  EXPECT_TRUE(module->kernel("through_table")->calls_reporter);
+  EXPECT_FALSE(module->kernel("alone")->calls_reporter);
+  EXPECT_EQ(module->code()->functions, 2u);
+  // The same with the pairs of a table's possible targets taken away, as where nvlink does not know them.
+  std::string unresolved = file;
+  const char marker[] = {0, 0, 0, 0, '\xfc', '\xff', '\xff', '\xff'};
+  const size_t pairs = unresolved.find(std::string(marker, sizeof marker));
+  ASSERT_NE(pairs, std::string::npos);
+  std::fill_n(unresolved.begin() + static_cast<long>(pairs) + 8, 16, '\0');
+  const auto without = Module::open(bytes_of(unresolved), 9, 0, &status);
+  ASSERT_EQ(status, kSuccess);
+  EXPECT_TRUE(without->kernel("through_table")->calls_reporter);
+  EXPECT_FALSE(without->kernel("alone")->calls_reporter);
+}
 
 TEST(ImageModule, ReadsEveryResourceOfAKernel) {
   const std::string file = fixture("kernels_90.cubin");

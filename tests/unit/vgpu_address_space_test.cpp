@@ -139,15 +139,14 @@ TEST(AddressSpace, TortureAgainstAPlainAccount) {
 }
 
 // A new context: 96 MiB at the top, whose last 24 are free, and below them 416 for the device heap, whose last 2 are free.
-TEST(AddressSpace, TheDeviceHeapMovesOnceAndLeavesRoom) {
+TEST(AddressSpace, TheDeviceHeapMovesAndLeavesRoom) {
   EmptyHost host(1ull << 46), low(1ull << 40);
   AddressSpace space(&host, &low);
   const uint64_t place = space.prepare_context();
   const uint64_t heap = (1ull << 46) - (512ull << 20);
   EXPECT_EQ(place, heap);
   EXPECT_EQ(space.allocate(kGranule), heap + (414ull << 20)) << "as the first machine code does";
-  space.move_device_heap(place);
-  space.move_device_heap(0);  // nothing more to move
+  space.move(place, 506ull << 20);
   EXPECT_EQ(space.allocate(48ull << 20), heap) << "the heap's old place is the newest room that is large enough";
 }
 
@@ -157,7 +156,7 @@ TEST(AddressSpace, TheDeviceHeapsPlaceGoesBackIfNothingIsBesideIt) {
   const uint64_t place = space.prepare_context();
   const uint64_t heap = (1ull << 46) - (512ull << 20);
   EXPECT_EQ(space.allocate(20ull << 20), heap + (488ull << 20));
-  space.move_device_heap(place);
+  space.move(place, 506ull << 20);
   EXPECT_EQ(space.allocate(32ull << 20), heap + (384ull << 20)) << "a new region, at the top of the gap that the old one left";
 }
 

@@ -1,5 +1,7 @@
 #include "vgpu/driver/code_memory.h"
 
+#include <utility>
+
 #include "vgpu/driver/host_layout.h"
 #include "vgpu/driver/module.h"
 #include "vgpu/driver/recording.h"
@@ -14,7 +16,9 @@ constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule
 constexpr uint64_t kStreamStateBytes = 48ull << 10;
 constexpr uint64_t kStreamStateUsed = 7 * kStreamStateBytes;
 constexpr uint64_t kDefaultStack = 1024;         // bytes of local memory per thread that every context has
-constexpr uint64_t kLocalUnit = 16;              // bytes per thread
+
+constexpr uint64_t kHeapOfContext = 414ull << 20;   // the driver's own block: addresses that it has in a new context
+constexpr uint64_t kHeapForPrintf = 92ull << 20;    // and more when code that can print has come
 
 // A heap of the driver's own: grows by whole granules, gives nothing back.
 struct Heap {
@@ -27,7 +31,7 @@ struct DeviceMemory {
   uint64_t idle_streams = 0;  // places of destroyed streams, used again
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
   bool has_printf = false, has_assert = false, has_malloc = false, has_report_buffer = false, has_malloc_heap = false;
-  bool prepared = false;
+  bool prepared = false, has_remote_domain = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
 };
 struct DriverMemory {
@@ -60,6 +64,14 @@ uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
   return address;
 }
 
+// The driver's own block for a device, with local memory, printf's buffer and so on, moves as a whole when it grows: the addresses
+// after it show where it was. The cost to the card is charged apart. Under Driver::memory_mutex.
+void move_heap(Device* device, uint64_t bytes) {
+  if (device->heap_region == 0) return;
+  device->heap_region = device->addresses->move(device->heap_region, bytes);
+  device->heap_bytes = bytes;
+}
+
 // `bytes` from a heap; the heap's address.
 uint64_t grow(Device* device, Heap* heap, uint64_t bytes, std::string_view name) {
   if (heap->cursor + bytes > heap->end) {
@@ -85,6 +97,7 @@ void prepare_context_memory(Device* device) {
   lay_out_host_at_context(first ? &driver()->high_regions : nullptr);
   if (!first) device->addresses->prepare_further_context();
   device->heap_region = device->addresses->prepare_context();
+  device->heap_bytes = kHeapOfContext;
 }
 
 CUresult place_variable(Context* context, Device* device, size_t bytes, CUdeviceptr* out) {
@@ -123,7 +136,7 @@ void charge_stream(Device* device) {
   memory.made_streams++;
   const uint64_t granules = round_up(memory.stream_state_bytes, kGranule) / kGranule;
   memory.stream_state_bytes += kStreamStateBytes;
-  if (memory.stream_state_bytes > granules * kGranule) take(device, kGranule, "streams");
+  if (memory.stream_state_bytes > granules * kGranule) charge(device, kGranule, "streams");  // it has no device addresses
   // Seen with two devices: the room for one stream is gone where another device has a context too.
   if (memory.made_streams == 1 && all.contexts == 1) return;
   grow(device, &memory.streams, kStreamBytes, "streams");
@@ -164,7 +177,7 @@ void make_resident(Function* function, Device* device) {
     memory.has_printf = true;
     {
       std::lock_guard memory_lock(driver()->memory_mutex);
-      device->addresses->move_device_heap(std::exchange(device->heap_region, 0));
+      move_heap(device, device->heap_bytes + kHeapForPrintf);
     }
     charge(device, image::kPrintfBytes, "device-side printf");
   }
@@ -194,10 +207,14 @@ void prepare_launch(Function* function, Device* device) {
     const int32_t* limits = device->card->attributes;
     const uint64_t threads = static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
                              static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
-    const uint64_t per_thread = round_up(info.local_bytes, kLocalUnit);
     const auto whole = [&](uint64_t bytes) { return round_up(bytes * threads, kGranule); };
-    take(device, whole(per_thread) - whole(memory.local_bytes_per_thread), "local memory");
-    memory.local_bytes_per_thread = per_thread;
+    const uint64_t more = whole(info.local_bytes) - whole(memory.local_bytes_per_thread);
+    memory.local_bytes_per_thread = info.local_bytes;
+    {
+      std::lock_guard memory_lock(driver()->memory_mutex);
+      move_heap(device, device->heap_bytes + more);
+    }
+    charge(device, more, "local memory");
   }
   if (info.calls_reporter && !memory.has_report_buffer) {
     memory.has_report_buffer = true;
@@ -208,6 +225,12 @@ void prepare_launch(Function* function, Device* device) {
     memory.has_malloc_heap = true;
     charge(device, image::kMallocHeapBytes, "device-side malloc");
   }
+}
+
+void prepare_remote_domain(Device* device) {
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  if (!std::exchange(all.devices[device].has_remote_domain, true)) charge(device, kGranule, "remote memory domain");
 }
 
 }  // namespace tonnage::vgpu

@@ -39,7 +39,8 @@ struct Device {
   int physical = 0;
   const CardDesc* card = nullptr;
   AddressSpace* addresses = nullptr;  // the process's: all devices take from one (memory_mutex)
-  uint64_t heap_region = 0;           // where the driver's own heap for the device lies, until it moves (memory_mutex)
+  uint64_t heap_region = 0;           // where the driver's own block for the device lies, and its size (memory_mutex)
+  uint64_t heap_bytes = 0;
   Context* primary = nullptr;               // objects_mutex; made once, kept; not alive until retained, nor after a reset
   unsigned primary_flags = 0;
   int primary_refs = 0;

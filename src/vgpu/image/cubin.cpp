@@ -21,6 +21,8 @@ constexpr uint32_t kSystemSharedBytes = 1024;
 constexpr int kFirstSmWithSystemShared = 90;
 constexpr uint64_t kMaxSections = 1u << 22;
 constexpr int kDeepestCall = 16;
+// Lists of the call graph section.
+constexpr uint32_t kDirectCalls = 0xffffffff, kAddressTaken = 0xfffffffe, kIndirectCalls = 0xfffffffd, kIndirectPairs = 0xfffffffc;
 // The device runtime's functions; the first two are behind printf and assert.
 constexpr std::string_view kPrintf = "vprintf", kAssertion = "__assertfail", kMalloc = "malloc";
 
@@ -267,18 +269,28 @@ struct Parser {
     }
   }
 
-  // Pairs of symbols, caller and callee; negative callees are not functions of this kind.
+  // Pairs of symbols in four lists, each behind a pair of 0 and the list's negative number: -1 and -4, caller and callee; -2, functions
+  // whose address is taken; -3, functions that call through an address (as NCCL's kernels call theirs). Read off what nvlink 13.0
+  // writes for tests/data/image/functions.cu.
   void read_calls(Bytes section) {
     if (!out->uses_printf && !out->uses_assert && !out->uses_malloc) return;
     std::vector<Call> calls(section.data ? section.size / sizeof(Call) : 0);
     if (calls.empty()) return;
     std::memcpy(calls.data(), section.data, calls.size() * sizeof(Call));
+    // Who calls through an address may reach all whose address is taken: these share a node, behind the symbols.
+    const auto anyone = static_cast<uint32_t>(symbols.size());
+    uint32_t list = kDirectCalls;
+    for (Call& call : calls) {
+      if (call.caller == 0 && call.callee >= kIndirectPairs) list = call.callee;
+      else if (list == kAddressTaken) call = {anyone, call.caller};
+      else if (list == kIndirectCalls) call.callee = anyone;
+    }
     mark_callers(calls, {kPrintf, kAssertion}, &KernelInfo::calls_reporter);
     if (out->uses_malloc) mark_callers(calls, {kMalloc}, &KernelInfo::calls_malloc);
   }
   // Marks the kernels that reach one of the device runtime's functions.
   void mark_callers(const std::vector<Call>& calls, std::initializer_list<std::string_view> functions, bool KernelInfo::*mark) {
-    std::vector<bool> reaches(symbols.size());
+    std::vector<bool> reaches(symbols.size() + 1);
     for (size_t i = 0; i < symbols.size(); ++i)
       for (std::string_view name : functions) reaches[i] = reaches[i] || runtime_function(i) == name;
     // Backwards along the calls until nothing changes; most lists are one call deep. The bound is for hostile ones.

@@ -134,10 +134,10 @@ uint64_t AddressSpace::prepare_context() {
   return heap;
 }
 
-void AddressSpace::move_device_heap(uint64_t heap) {
-  if (heap == 0) return;
-  allocate(506ull << 20);
-  release(heap);
+uint64_t AddressSpace::move(uint64_t address, uint64_t bytes) {
+  const uint64_t moved = allocate(bytes);
+  release(address);
+  return moved;
 }
 
 }  // namespace tonnage::vgpu

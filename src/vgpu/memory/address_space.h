@@ -65,7 +65,8 @@ class AddressSpace {
   // heap moves to a region of its own; its place becomes free, or goes back to the host if nothing is in those 2 MiB.
   // Returns the heap's place; 0: there was no room.
   uint64_t prepare_context();
-  void move_device_heap(uint64_t heap);
+  // The block at `address` gets another place, of `bytes`; its old one is free afterwards. Returns the new address.
+  uint64_t move(uint64_t address, uint64_t bytes);
   // A further device's context takes for itself what the first one had in a region apart.
   void prepare_further_context();
 
