@@ -132,12 +132,14 @@ const OpFrame* ancestor(const ThreadState& thread, Special special) {
 void before_nonzero(ThreadState& thread, OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
   if (!self || self->numel() == 0) return;
-  if (compute_now(frame)) {
+  // Inside an operator whose result is known, its own count counts: what it selects by comes from kernels of its own.
+  int64_t count = -1;
+  for (const OpFrame& f : thread.frames) count = f.expected_count >= 0 ? f.expected_count : count;
+  if (count < 0 && compute_now(frame)) {
     post(frame, packed_count(size_of_result(frame, 0, 0), self->numel()));
     return;
   }
-  int64_t count = -1;
-  for (const OpFrame& f : thread.frames) count = f.expected_count >= 0 ? f.expected_count : count;
+  if (count >= 0) frame.pending.reset();
   if (count < 0) count = assume(frame, self->numel());
   post(frame, packed_count(count, self->numel()));
 }

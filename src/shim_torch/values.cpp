@@ -410,6 +410,8 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   if (verdict.opaque || !verdict.cuda) {
     frame.opaque = true;
     if (info.special == Special::kCoalesce && shim().settings.known_values) {  // sparse: its indices are followed
+      bridge().operator_depth_add(1);
+      frame.depth_added = true;
       PlainCpuScope scope(thread);
       before_selection(thread, frame);
     }

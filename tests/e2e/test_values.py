@@ -88,13 +88,19 @@ print(torch.where(torch.zeros(300, dtype=torch.bool, device="cuda"), unknown, -1
 index = torch.arange(8192, device="cuda") % 1000
 sparse = torch.sparse_coo_tensor(index[None], torch.randn(8192, 4, device="cuda"), (2000, 4), check_invariants=False).coalesce()
 print(sparse.indices().sum().item(), sparse.indices().unique().numel())
+embedding = torch.nn.Embedding(200000, 128, sparse=True).cuda()
+once = torch.randint(0, 200000, (8192,), device="cuda")
+(embedding(once).sum() + embedding(torch.randint(0, 200000, (8192, 5), device="cuda")).sum()).backward()
+torch.sparse_coo_tensor(index[None], torch.randn(8192, 4, device="cuda"), (2000, 4), check_invariants=False).coalesce()
+gathered = embedding.weight.grad._indices()  # not touched by another tensor's kernels
+print(embedding.weight.grad.coalesce()._indices().numel() == gathered.unique().numel() < 49152)
 lengths = torch.tensor([3, 10, 7, 5])
 packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(4, 10, 3, device="cuda"), lengths, batch_first=True, enforce_sorted=False)
 print(torch.nn.utils.rnn.pad_packed_sequence(packed)[1].tolist())
 """)
     done = run(PYTHON, script, gpu="h200")
     assert done.code == 0, done.err
-    assert done.out.splitlines() == ["[5, 4, 3, 2, 1, 0]"] * 2 + ["[7, 7, 7, 2, 1, 0]", "[3.0, 3.0]", "[-1000000000.0, -1000000000.0]", "499500 1000",
+    assert done.out.splitlines() == ["[5, 4, 3, 2, 1, 0]"] * 2 + ["[7, 7, 7, 2, 1, 0]", "[3.0, 3.0]", "[-1000000000.0, -1000000000.0]", "499500 1000", "True",
                                                                  "[3, 10, 7, 5]"]
 
 

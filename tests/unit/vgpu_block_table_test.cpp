@@ -21,6 +21,16 @@ TEST(BlockTable, KnowsLiveBlocksByTheirBeginning) {
   blocks.remove(0x1000);
 }
 
+TEST(BlockTable, FindsTheBlockAroundAnAddress) {
+  BlockTable blocks;
+  blocks.add(0x1000, 513);
+  blocks.add(0x1400, 100);
+  EXPECT_EQ(blocks.containing(0x13ff), (std::pair<uint64_t, uint64_t>(0x1000, 1024)));
+  EXPECT_EQ(blocks.containing(0x1400), (std::pair<uint64_t, uint64_t>(0x1400, 512)));
+  EXPECT_EQ(blocks.containing(0x1600), (std::pair<uint64_t, uint64_t>(0, 0)));
+  EXPECT_EQ(blocks.containing(0xfff), (std::pair<uint64_t, uint64_t>(0, 0)));
+}
+
 TEST(BlockTable, AgreesWithAMapUnderRandomUse) {
   BlockTable blocks;
   std::unordered_map<uint64_t, uint64_t> expected;

@@ -1,6 +1,8 @@
 // Launches, kernel attributes and occupancy. A kernel does nothing; what matters is what the host may learn of it.
 #include <string.h>
 
+#include <utility>
+
 #include "vgpu/card/occupancy.h"
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/kernel_time.h"
@@ -27,7 +29,10 @@ void forget_behind_arguments(const Function& function, void** params, void** ext
     Allocation allocation;
     if (!find_allocation(word, &allocation)) return;
     const uint64_t end = allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
-    state->content.forget(word, end - word);
+    if (!state->content.any(word, end - word)) return;
+    // A place inside a block, as the end of a range is: no further than the block.
+    const auto [begin, bytes] = in_graph ? std::pair<uint64_t, uint64_t>() : torch_blocks().containing(word);
+    state->content.forget(word, (bytes ? begin + bytes : end) - word);
   };
   const unsigned char* packed = nullptr;
   size_t packed_bytes = 0;

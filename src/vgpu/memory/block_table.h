@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace tonnage::vgpu {
@@ -43,6 +44,15 @@ class BlockTable {
     if (live_ == 0 || address == 0) return 0;
     const Slot& slot = slots_[place_of(address)];
     return slot.address == 0 ? 0 : (slot.bytes + kRound - 1) / kRound * kRound;
+  }
+
+  // The live block that an address lies in: where it begins, and its bytes; {0, 0} if in none. Looks through all blocks.
+  std::pair<uint64_t, uint64_t> containing(uint64_t address) const {
+    std::lock_guard lock(mutex_);
+    for (const Slot& slot : slots_)
+      if (slot.address != 0 && slot.address <= address && address - slot.address < (slot.bytes + kRound - 1) / kRound * kRound)
+        return {slot.address, (slot.bytes + kRound - 1) / kRound * kRound};
+    return {0, 0};
   }
 
  private:
