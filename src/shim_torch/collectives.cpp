@@ -336,6 +336,12 @@ bool reduce(std::vector<std::string>& parts, at::ScalarType type, int64_t elemen
   return true;
 }
 
+void note_silence() {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  message("Values from another rank did not come in time: what was read of them is unknown. Are all ranks under one `tonnage run`?", true);
+}
+
 // A result that other ranks have a share in.
 struct Result {
   struct Share {
@@ -352,6 +358,7 @@ struct Result {
     bool known = true;
     for (Share& share : shares) {  // all of them, so that no message is left lying
       const Contribution* part = share.own ? share.own.get() : share.message->get(share.index);
+      if (!part) note_silence();
       known = known && part && part->known && part->bytes.size() == n;
       if (known) parts.push_back(part->bytes);
     }
@@ -419,7 +426,8 @@ void before_collective(ThreadState& thread, OpFrame& frame) {
   frame.depth_added = true;
   frame.collective = std::make_shared<PendingCollective>();
   frame.collective->unknown = std::move(plan.outputs);
-  if (!shim().settings.known_values || info.collective == Collective::kReceiveFromAny) return;
+  // Also where known values are not asked for: without what ranks tell each other, DistributedDataParallel does not even start.
+  if (info.collective == Collective::kReceiveFromAny) return;
 
   const int me = call.group->getRank();
   const auto [group, sequence] = groups().next(*call.group, info.collective, call.peer);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +18,7 @@
 namespace tonnage::shim {
 namespace {
 
-std::atomic<double> g_patience_seconds{300};
+std::atomic<double> g_patience_seconds{300}, g_patience_for_absent_seconds{20};
 constexpr uint32_t kMagic = 0x53474d54;  // "TMGS"
 constexpr uint64_t kMaxParts = 1 << 20;
 constexpr size_t kMaxThrownAway = 1 << 14;
@@ -143,11 +144,42 @@ double now_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-bool wait_for(const std::string& path, double seconds, std::string* bytes) {
-  const double until = now_seconds() + seconds;
+// Starts with what other starts of the program do not have.
+std::string presence_prefix() {
+  std::string text = "rank-";
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+    const char* value = ::getenv(name);
+    for (const char* c = value ? value : ""; *c; c++) text += std::isalnum(static_cast<unsigned char>(*c)) ? *c : '_';
+    text += '-';
+  }
+  return text;
+}
+
+bool some_rank_is_missing() {
+  const char* world = ::getenv("WORLD_SIZE");
+  const long expected = world ? std::strtol(world, nullptr, 10) : 0;
+  if (expected < 2 || !::getenv("RANK")) return false;
+  DIR* listing = ::opendir(folder().c_str());
+  if (!listing) return false;
+  const std::string prefix = presence_prefix();
+  long found = 0;
+  while (const dirent* entry = ::readdir(listing)) found += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
+  ::closedir(listing);
+  return found < expected;
+}
+
+bool wait_for(const MessageName& name, double seconds, std::string* bytes) {
+  const std::string path = path_of(name);
+  const double start = now_seconds();
+  bool looked = false;
   long pause_ns = 20'000;
   while (!read_file(path, bytes)) {
-    if (now_seconds() > until) return false;
+    const double waited = now_seconds() - start;
+    if (waited > seconds) return false;
+    if (!looked && waited > g_patience_for_absent_seconds.load()) {
+      if (some_rank_is_missing()) return false;
+      looked = true;
+    }
     const timespec pause = {0, pause_ns};
     ::nanosleep(&pause, nullptr);
     if (pause_ns < 1'000'000) pause_ns += pause_ns / 2;
@@ -195,10 +227,9 @@ const Contribution* Arrival::get(size_t index) {
       std::lock_guard<std::mutex> reading(silent().mutex);
       patient = silent().ranks.count(rank) == 0;
     }
-    const std::string path = path_of(name_);
     std::string bytes;
-    if (wait_for(path, patient ? g_patience_seconds.load() : 0, &bytes)) {
-      ::unlink(path.c_str());
+    if (wait_for(name_, patient ? g_patience_seconds.load() : 0, &bytes)) {
+      ::unlink(path_of(name_).c_str());
       contents_ = parse(bytes);
       taken_ = true;
     } else if (patient) {
@@ -209,7 +240,15 @@ const Contribution* Arrival::get(size_t index) {
   return index < contents_.size() ? &contents_[index] : nullptr;
 }
 
-void set_patience(double seconds) { g_patience_seconds.store(seconds); }
+void set_patience(double seconds, double seconds_for_absent) {
+  g_patience_seconds.store(seconds);
+  g_patience_for_absent_seconds.store(seconds_for_absent);
+}
+
+void announce_rank() {
+  const char* rank = ::getenv("RANK");
+  if (rank && ::getenv("WORLD_SIZE") && !folder().empty()) write_file(folder() + "/" + presence_prefix() + std::to_string(std::strtol(rank, nullptr, 10)), "");
+}
 
 void clear_posted(uint64_t group, int from) {
   if (folder().empty()) return;

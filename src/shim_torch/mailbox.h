@@ -41,8 +41,13 @@ class Arrival {
   std::vector<Contribution> contents_;
 };
 
-// How long a message is waited for; 5 minutes if nobody says otherwise. A rank may be compiling, or reading a checkpoint.
-void set_patience(double seconds);
+// How long a message is waited for, and how long while not all ranks are under this run; 5 minutes and 20 seconds if nobody says
+// otherwise. A rank may be compiling, or reading a checkpoint.
+void set_patience(double seconds, double seconds_for_absent);
+
+// Says that this process's rank is under this run, where RANK and WORLD_SIZE tell it and how many there are (torchrun's way). NCCL's own
+// start waits for all ranks, so what is missing a while after is under another `tonnage run`, or under none.
+void announce_rank();
 
 // Removes what an earlier program of the same rank posted to this group and nobody fetched.
 void clear_posted(uint64_t group, int from);

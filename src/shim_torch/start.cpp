@@ -5,6 +5,7 @@
 #include "shim_torch/allocator.h"
 #include "shim_torch/context.h"
 #include "shim_torch/labels.h"
+#include "shim_torch/mailbox.h"
 #include "shim_torch/python_api.h"
 #include "shim_torch/shim_key.h"
 #include "shim_torch/stacks.h"
@@ -56,6 +57,7 @@ extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(const 
     shim::python_api();
     shim::stacks_start(bridge);
     shim::observe_operators();
+    shim::announce_rank();
     if (shim::python_api().present) shim::fact("python_version=" + shim::python_api().version);
     bridge->set_context_provider(&shim::fill_for_driver);
     std::atexit(&shim::at_process_end);

@@ -21,7 +21,7 @@ class MailboxTest : public testing::Test {
     ASSERT_NE(nullptr, mkdtemp(pattern));
     folder_ = pattern;
     setenv("TONNAGE_SESSION", (folder_ / "session").c_str(), 1);
-    set_patience(10);
+    set_patience(10, 10);
   }
   void TearDown() override { fs::remove_all(folder_); }
   size_t files() const { return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator())); }
@@ -68,12 +68,28 @@ TEST_F(MailboxTest, WhatNobodyFetchesIsThrownAwayEvenIfItComesLater) {
 }
 
 TEST_F(MailboxTest, ARankThatDoesNotAnswerIsWaitedForOnce) {
-  set_patience(0.05);
+  set_patience(0.05, 0.05);
   EXPECT_EQ(nullptr, Arrival({9, 0, false, 5, 0}).get(0));
-  set_patience(60);
+  set_patience(60, 60);
   EXPECT_EQ(nullptr, Arrival({9, 1, false, 5, 0}).get(0)) << "not a minute";
   post({{9, 2, false, 5, 0}}, {{true, "there"}});
   EXPECT_NE(nullptr, Arrival({9, 2, false, 5, 0}).get(0)) << "what is there is read all the same";
+}
+
+TEST_F(MailboxTest, WhereARankIsMissingNobodyWaitsLong) {
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("RANK", "0", 1);
+  announce_rank();
+  set_patience(60, 0.05);
+  EXPECT_EQ(nullptr, Arrival({11, 0, false, 1, 0}).get(0)) << "rank 1 is under another run";
+  setenv("RANK", "1", 1);
+  announce_rank();
+  std::thread late([] {
+    usleep(300'000);
+    post({{12, 0, false, 1, 0}}, {{true, "late"}});
+  });
+  EXPECT_NE(nullptr, Arrival({12, 0, false, 1, 0}).get(0)) << "all are here";
+  late.join();
 }
 
 TEST_F(MailboxTest, AnEarlierStartsMessagesAreNotTakenForThisOnes) {
@@ -98,7 +114,7 @@ TEST_F(MailboxTest, DamagedMessagesAreUnknown) {
 
 TEST_F(MailboxTest, MessagesOfAPairAreNotCollectives) {
   post({{7, 0, true, 0, 1}}, {{true, "pair"}});
-  set_patience(0.02);
+  set_patience(0.02, 0.02);
   EXPECT_EQ(nullptr, Arrival({7, 0, false, 0, 1}).get(0));
   EXPECT_NE(nullptr, Arrival({7, 0, true, 0, 1}).get(0));
 }
