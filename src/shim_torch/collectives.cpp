@@ -1,6 +1,8 @@
 #include "shim_torch/collectives.h"
 
+#include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "shim_torch/labels.h"
 #include "shim_torch/mailbox.h"
@@ -54,6 +56,7 @@ struct Extent {
   int64_t elements = 0;
   at::ScalarType type = at::kByte;
   size_t bytes() const { return static_cast<size_t>(elements) * c10::elementSize(type); }
+  bool operator==(const Extent&) const = default;
   Extent part(int64_t first, int64_t count) const {
     return {address + static_cast<uint64_t>(first) * c10::elementSize(type), count, type};
   }
@@ -112,7 +115,8 @@ class Call {
   bool first(std::vector<Extent>* out) const { return first_ && extents(*first_, out); }
   bool second(std::vector<Extent>* out) const { return second_ && extents(*second_, out); }
   // Rows of the tensors of alltoall_base_.
-  int64_t rows(bool of_second) const { return (of_second ? second_ : first_)->toTensor().dim() == 0 ? 1 : (of_second ? second_ : first_)->toTensor().size(0); }
+  int64_t rows_of_first() const { return rows(first_->toTensor()); }
+  int64_t rows_of_second() const { return rows(second_->toTensor()); }
 
  private:
   template <class T>
@@ -121,6 +125,8 @@ class Call {
     auto capsule = inputs_[i].toObjectRef().getSlot(0).toCapsule();
     return c10::static_intrusive_pointer_cast<T>(capsule);
   }
+
+  static int64_t rows(const at::Tensor& t) { return t.dim() == 0 ? 1 : t.size(0); }
 
   static bool extents(const c10::IValue& value, std::vector<Extent>* out) {
     if (value.isTensor()) {
@@ -219,8 +225,8 @@ Plan plan_of(Collective kind, const Call& call) {
       break;
     case Collective::kAllToAllInto: {
       if (first.size() != 1 || second.size() != 1) return plan;
-      const auto in = split(second[0], call.input_splits, call.rows(true), ranks);
-      const auto out = split(first[0], call.output_splits, call.rows(false), ranks);
+      const auto in = split(second[0], call.input_splits, call.rows_of_second(), ranks);
+      const auto out = split(first[0], call.output_splits, call.rows_of_first(), ranks);
       for (size_t r = 0; r < n; r++) {
         plan.sends[r].push_back(in[r]);
         plan.receipts.push_back({out[r], {{static_cast<int>(r), 0}}});
@@ -410,7 +416,76 @@ static void label_reduced(const ThreadState& thread, const OpInfo& info, const P
   uint64_t last = 0;
   for (const auto& to : plan.sends)
     for (const Extent& extent : to)
-      if (extent.elements > 0 && extent.address != std::exchange(last, extent.address)) label(extent.address, record::Category::kGradient, intern("gradient bucket"));
+      if (extent.elements > 0 && extent.address != std::exchange(last, extent.address))
+        label(extent.address, record::Category::kGradient, intern("gradient bucket"));
+}
+
+// What this rank gives, by receiver. The same memory is read once, however many get it.
+using Given = std::vector<std::vector<Part>>;
+static Given given_by(const Plan& plan) {
+  Given given(plan.sends.size());
+  for (size_t r = 0; r < plan.sends.size(); r++) {
+    for (size_t other = 0; other < r && given[r].empty(); other++)
+      if (plan.sends[other] == plan.sends[r]) given[r] = given[other];
+    if (given[r].empty())
+      for (const Extent& extent : plan.sends[r]) given[r].push_back(std::make_shared<const Contribution>(read(extent)));
+  }
+  return given;
+}
+
+// Which messages of a group belong to this call.
+struct Address {
+  uint64_t group, sequence;
+  bool pair;
+  int me;
+  MessageName to(int rank) const { return {group, sequence, pair, me, rank}; }
+  MessageName from(int rank) const { return {group, sequence, pair, rank, me}; }
+};
+
+// One message for all receivers that get the same.
+static void post_given(const Plan& plan, const Given& given, const Address& address) {
+  std::vector<char> posted(given.size(), 0);
+  for (size_t r = 0; r < given.size(); r++) {
+    if (posted[r] || static_cast<int>(r) == address.me || std::none_of(plan.sends[r].begin(), plan.sends[r].end(), told)) continue;
+    std::vector<MessageName> names;
+    std::vector<Contribution> contents;
+    for (const Part& part : given[r]) contents.push_back(*part);
+    for (size_t other = r; other < given.size(); other++) {
+      if (static_cast<int>(other) == address.me || posted[other] || given[other] != given[r]) continue;
+      posted[other] = 1;
+      names.push_back(address.to(static_cast<int>(other)));
+    }
+    post(names, contents);
+  }
+}
+
+// Results that may turn out to be known. Messages that none of them wants are thrown away with their arrivals.
+static std::vector<std::unique_ptr<Result>> results_of(const Plan& plan, const Given& given, const Address& address) {
+  std::vector<std::unique_ptr<Result>> results;
+  std::unordered_map<int, std::shared_ptr<Arrival>> arrivals;
+  for (const Receipt& receipt : plan.receipts) {
+    if (!told(receipt.to)) continue;
+    auto result = std::make_unique<Result>();
+    result->to = receipt.to;
+    if (receipt.sources.size() > 1) result->reduction = plan.reduction;
+    bool hopeless = false;
+    for (const Source& source : receipt.sources) {
+      Result::Share share;
+      share.index = source.index;
+      if (source.rank == address.me) {
+        const std::vector<Part>& own = given[static_cast<size_t>(address.me)];
+        if (source.index < own.size()) share.own = own[source.index];
+        hopeless |= !share.own || !share.own->known;
+      } else {
+        auto& arrival = arrivals[source.rank];
+        if (!arrival) arrival = std::make_shared<Arrival>(address.from(source.rank));
+        share.message = arrival;
+      }
+      result->shares.push_back(std::move(share));
+    }
+    if (!hopeless) results.push_back(std::move(result));
+  }
+  return results;
 }
 
 void before_collective(ThreadState& thread, OpFrame& frame) {
@@ -425,66 +500,16 @@ void before_collective(ThreadState& thread, OpFrame& frame) {
   bridge().operator_depth_add(1);
   frame.depth_added = true;
   frame.collective = std::make_shared<PendingCollective>();
-  frame.collective->unknown = std::move(plan.outputs);
   // Also where known values are not asked for: without what ranks tell each other, DistributedDataParallel does not even start.
-  if (info.collective == Collective::kReceiveFromAny) return;
-
-  const int me = call.group->getRank();
-  const auto [group, sequence] = groups().next(*call.group, info.collective, call.peer);
-  const bool pair = info.collective == Collective::kSend || info.collective == Collective::kReceive;
-  // What this rank gives, by the memory it lies in: the same for many receivers, as a rule.
-  std::vector<std::vector<Part>> given(plan.sends.size());
-  std::vector<char> posted(plan.sends.size(), 0);
-  for (size_t r = 0; r < plan.sends.size(); r++) {
-    auto same = [&](size_t other) {
-      const auto &a = plan.sends[r], &b = plan.sends[other];
-      if (a.size() != b.size()) return false;
-      for (size_t i = 0; i < a.size(); i++)
-        if (a[i].address != b[i].address || a[i].elements != b[i].elements || a[i].type != b[i].type) return false;
-      return true;
-    };
-    for (size_t other = 0; other < r && given[r].empty(); other++)
-      if (!given[other].empty() && same(other)) given[r] = given[other];
-    if (given[r].empty())
-      for (const Extent& extent : plan.sends[r]) given[r].push_back(std::make_shared<const Contribution>(read(extent)));
+  if (info.collective != Collective::kReceiveFromAny) {
+    const auto [group, sequence] = groups().next(*call.group, info.collective, call.peer);
+    const bool pair = info.collective == Collective::kSend || info.collective == Collective::kReceive;
+    const Address address{group, sequence, pair, call.group->getRank()};
+    const Given given = given_by(plan);
+    post_given(plan, given, address);
+    frame.collective->results = results_of(plan, given, address);
   }
-  for (size_t r = 0; r < given.size(); r++) {
-    bool any = false;
-    for (const Extent& extent : plan.sends[r]) any |= told(extent);
-    if (!any || posted[r] || static_cast<int>(r) == me) continue;
-    std::vector<MessageName> names;
-    std::vector<Contribution> contents;
-    for (const Part& part : given[r]) contents.push_back(*part);
-    for (size_t other = r; other < given.size(); other++)
-      if (static_cast<int>(other) != me && !posted[other] && given[other] == given[r]) {
-        posted[other] = 1;
-        names.push_back({group, sequence, pair, me, static_cast<int>(other)});
-      }
-    post(names, contents);
-  }
-
-  std::unordered_map<int, std::shared_ptr<Arrival>> arrivals;
-  for (const Receipt& receipt : plan.receipts) {
-    if (!told(receipt.to)) continue;
-    auto result = std::make_unique<Result>();
-    result->to = receipt.to;
-    if (receipt.sources.size() > 1) result->reduction = plan.reduction;
-    bool hopeless = false;
-    for (const Source& source : receipt.sources) {
-      Result::Share share;
-      share.index = source.index;
-      if (source.rank == me) {
-        if (source.index < given[static_cast<size_t>(me)].size()) share.own = given[static_cast<size_t>(me)][source.index];
-        hopeless |= !share.own || !share.own->known;
-      } else {
-        auto& arrival = arrivals[source.rank];
-        if (!arrival) arrival = std::make_shared<Arrival>(MessageName{group, sequence, pair, source.rank, me});
-        share.message = arrival;
-      }
-      result->shares.push_back(std::move(share));
-    }
-    if (!hopeless) frame.collective->results.push_back(std::move(result));
-  }
+  frame.collective->unknown = std::move(plan.outputs);
 }
 
 void after_collective(ThreadState&, OpFrame& frame) {

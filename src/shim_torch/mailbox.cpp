@@ -6,12 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -47,8 +49,9 @@ std::string path_of(const MessageName& name) {
 
 // Messages that are not wanted, and may not have come yet.
 struct ThrownAway {
+  static constexpr size_t kLooks = 64;  // at a time: most have come when they are looked for
   std::mutex mutex;
-  std::vector<std::string> paths;
+  std::deque<std::string> paths;
 
   void add(std::string path) {
     if (::unlink(path.c_str()) == 0) return;
@@ -57,7 +60,11 @@ struct ThrownAway {
   }
   void look_again() {
     std::lock_guard<std::mutex> lock(mutex);
-    std::erase_if(paths, [](const std::string& path) { return ::unlink(path.c_str()) == 0; });
+    for (size_t i = std::min(paths.size(), kLooks); i > 0; i--) {
+      std::string path = std::move(paths.front());
+      paths.pop_front();
+      if (::unlink(path.c_str()) != 0) paths.push_back(std::move(path));
+    }
   }
 };
 ThrownAway& thrown_away() {
@@ -247,7 +254,8 @@ void set_patience(double seconds, double seconds_for_absent) {
 
 void announce_rank() {
   const char* rank = ::getenv("RANK");
-  if (rank && ::getenv("WORLD_SIZE") && !folder().empty()) write_file(folder() + "/" + presence_prefix() + std::to_string(std::strtol(rank, nullptr, 10)), "");
+  if (!rank || !::getenv("WORLD_SIZE") || folder().empty()) return;
+  write_file(folder() + "/" + presence_prefix() + std::to_string(std::strtol(rank, nullptr, 10)), "");
 }
 
 void clear_posted(uint64_t group, int from) {

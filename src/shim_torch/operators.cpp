@@ -54,7 +54,8 @@ Special special_of(std::string_view name) {
 }
 
 bool acts_after(Special special) {
-  return special == Special::kAll || special == Special::kAny || special == Special::kTopk || special == Special::kChoice || special == Special::kCompare;
+  return special == Special::kAll || special == Special::kAny || special == Special::kTopk || special == Special::kChoice ||
+         special == Special::kCompare;
 }
 bool acts_before(Special special) {
   return special != Special::kNone && special != Special::kCopy && special != Special::kFill && special != Special::kAll;

@@ -258,8 +258,9 @@ void assume_comparison(OpFrame& frame) {
   auto numbers = [](const c10::IValue& value) -> at::Tensor {  // undefined: unknown
     if (value.isScalar() && !value.toScalar().isComplex())
       return at::empty({1}, at::TensorOptions().dtype(at::kDouble).device(at::kCPU)).fill_(value.toScalar());
-    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().is_complex() || value.toTensor().numel() > kMostCompared) return {};
+    if (!value.isTensor()) return {};
     const at::Tensor& t = value.toTensor();
+    if (!t.defined() || t.is_complex() || t.numel() > kMostCompared) return {};
     at::Tensor known = t.is_cuda() ? (plain_cuda(t) ? load(t) : at::Tensor()) : t;
     return known.defined() && known.device().is_cpu() ? known.to(at::kDouble).contiguous() : at::Tensor();
   };
@@ -391,7 +392,8 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
     case Special::kChoice:
     case Special::kCompare: {
       auto inputs = inputs_of(*frame.function, *frame.info);
-      if (frame.info->special == Special::kChoice || (inputs.size() > 0 && inputs[0].isTensor() && inputs[0].toTensor().numel() <= kMostCompared))
+      const bool few = inputs.size() > 0 && inputs[0].isTensor() && inputs[0].toTensor().numel() <= kMostCompared;
+      if (frame.info->special == Special::kChoice || few)
         frame.arguments.assign(inputs.begin(), inputs.end());
       break;
     }

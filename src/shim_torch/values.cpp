@@ -373,11 +373,13 @@ static void finish_partial(const OpInfo& info, PendingCompute& pending, c10::Arr
   other.may_stand_in = true;
   other.stand_in = 1;
   std::vector<c10::IValue> results, others;
-  bool done = keep_inputs(info, c10::ArrayRef<const c10::IValue>(pending.inputs.data(), pending.inputs.size()), other) && prepare(info, pending) && prepare(info, other);
+  const c10::ArrayRef<const c10::IValue> inputs(pending.inputs.data(), pending.inputs.size());
+  bool done = keep_inputs(info, inputs, other) && prepare(info, pending) && prepare(info, other);
   if (done) {
     results = pending.arguments;
     others = other.arguments;
-    done = compute(info, results) && compute(info, others) && results.size() == others.size() && (results.size() == outputs.size() || outputs.empty());
+    done = compute(info, results) && compute(info, others) && results.size() == others.size() &&
+           (results.size() == outputs.size() || outputs.empty());
   }
   for (size_t i = 0; i < pending.written.size(); i++) {
     if (done)
