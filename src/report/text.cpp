@@ -411,7 +411,7 @@ class Writer {
       title("Notes");
       for (const std::string& doubt : doubts) wrap(doubt, Color::kYellow, 4, style_.unicode() ? "  • " : "  - ");
     }
-    write_lines("Values that were not known (read as zeros)", report_.unknown_reads, false);
+    write_lines("Values that were not known (read alone, a number near 1; else zeros)", report_.unknown_reads, false);
     write_lines("Sizes that were assumed", report_.assumed_sizes, true);
   }
 
