@@ -112,7 +112,9 @@ std::vector<std::string> compile_command(const fs::path& torch_root, const Insta
   const std::string include = (torch_root / "include").string();
   return {compiler,
           "-std=c++20",
-          "-O2",
+          "-O3",
+          "-fno-plt",  // calls into PyTorch are many, and all are bound when the library is loaded
+          "-fno-semantic-interposition",
           "-g0",
           "-DNDEBUG",  // PyTorch's own builds have it, and a record function has another layout without
           fmt::format("-D_GLIBCXX_USE_CXX11_ABI={}", uses_new_strings(torch_root) ? 1 : 0),
