@@ -12,6 +12,7 @@ import sys
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from language_model import LanguageModel, language_loss
 
 DEVICE = "cuda"
 STEPS = 4
@@ -85,22 +86,8 @@ class Block(nn.Module):
         return x + self.feed_forward(self.norm2(x))
 
 
-class Gpt(nn.Module):
-    def __init__(self, vocabulary=8192, width=512, layers=6):
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, ids, run=lambda block, x: block(x)):
-        x = self.tokens(ids)
-        for block in self.blocks:
-            x = run(block, x)
-        return self.head(self.norm(x))
-
-
-def language_loss(logits, ids):
-    return F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+def gpt(layers=6):
+    return LanguageModel(Block() for _ in range(layers))
 
 
 # --- Images, video, speech, fields --------------------------------------------------------------------------------------------
@@ -636,7 +623,7 @@ def gpt_accumulation():
 @case
 def bf16_accumulation():
     """Everything in bf16, weights and optimizer state too; fused AdamW after four small batches."""
-    model = Gpt().to(DEVICE, torch.bfloat16)
+    model = gpt().to(DEVICE, torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
     for _ in range(STEPS):
         for _ in range(4):
@@ -959,7 +946,7 @@ def quantization_aware():
 def nested_checkpoints():
     """Checkpoints inside checkpoints: pairs of blocks, each block again."""
     from torch.utils.checkpoint import checkpoint
-    model = Gpt(layers=8).to(DEVICE)
+    model = gpt(layers=8).to(DEVICE)
 
     def pair(x, first, second):
         return checkpoint(second, checkpoint(first, x, use_reentrant=False), use_reentrant=False)
@@ -983,7 +970,7 @@ def selective_checkpoints():
     kept = [aten.mm.default, aten.addmm.default, aten._scaled_dot_product_flash_attention.default,
             aten._scaled_dot_product_efficient_attention.default]
     contexts = partial(create_selective_checkpoint_contexts, kept)
-    model = Gpt(layers=8).to(DEVICE)
+    model = gpt(layers=8).to(DEVICE)
 
     def loss_of(step):
         ids = integers(8192, 8, 256)
@@ -994,7 +981,7 @@ def selective_checkpoints():
 
 @case
 def activations_on_host():
-    model = Gpt().to(DEVICE)
+    model = gpt().to(DEVICE)
 
     def loss_of(step):
         ids = integers(8192, 8, 256)

@@ -12,12 +12,12 @@ import argparse
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from run_truth import run_process, what_failed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -52,17 +52,9 @@ def run_case(case, a, folder):
         command = [a.tonnage, "run", "--gpu", a.gpu, "--quiet", "--", *command]
     # torch.compile times its kernels where its cache does not know them, and that takes memory: every run starts without a cache.
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / f"{case}-inductor"), "TRITON_CACHE_DIR": str(folder / f"{case}-triton")}
-    with open(log, "wb") as output:
-        process = subprocess.Popen([str(c) for c in command], stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, **caches})
-        try:
-            code = process.wait(a.limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = "out of time"
+    code, _ = run_process([str(c) for c in command], {**os.environ, **caches}, None, log, a.limit)
     if code != 0 or not out.exists():
-        return None, f"{case}: {code}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        return None, what_failed(case, code, log)
     return json.loads(out.read_text().splitlines()[-1]), None
 
 

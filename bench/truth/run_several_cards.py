@@ -12,10 +12,11 @@ figures and not in PyTorch's. Results are printed; --json FILE writes them.
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from run_truth import run_process, what_failed
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -34,7 +35,10 @@ def parse_args():
     p.add_argument("--json", type=Path, metavar="FILE")
     p.add_argument("--real", action="store_true")
     p.add_argument("--out", type=Path, metavar="FILE", help="with --real: lines are added to it")
-    return p.parse_args()
+    a = p.parse_args()
+    if a.real and not a.out:
+        p.error("--real needs --out")
+    return a
 
 
 def run_case(case, a, folder):
@@ -47,13 +51,9 @@ def run_case(case, a, folder):
     if not a.real:
         command = [a.tonnage, "run", "--gpu", a.gpu, "--quiet", "--", *command]
     log = out.with_suffix(".log")
-    with open(log, "wb") as output:
-        try:
-            code = subprocess.run([str(c) for c in command], stdout=output, stderr=subprocess.STDOUT, timeout=a.limit).returncode
-        except subprocess.TimeoutExpired:
-            code = "out of time"
+    code, _ = run_process([str(c) for c in command], None, None, log, a.limit)  # ends the ranks, too, that a failed one leaves behind
     if code != 0:
-        print(f"{case}: {code}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]), file=sys.stderr)
+        print(what_failed(case, code, log), file=sys.stderr)
         return []
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{case}-[0-9]"))]
 
@@ -102,10 +102,11 @@ def main():
                 compared += 1
                 is_exact = best[0] == 0 and best[1] == 0 and not best[3]
                 exact += is_exact
-                results.append({"case": case, "rank": row["rank"], "allocated": best[0], "reserved": best[1], "device": best[2], "values": best[3]})
+                results.append({"case": case, "rank": row["rank"], "allocated": best[0], "reserved": best[1], "device": best[2],
+                                "values": best[3]})
                 percent = 100 * best[2] / max(max(x) for x in truth[case, row["rank"]][0]["device"].values())
-                print(f"{case:18} {row['rank']:4} {best[0]!s:>11} {best[1]:>11} {best[2]:>12} ({percent:+.1f} %)  {'as real' if not best[3] else 'differ: ' + ', '.join(best[3])}",
-                      flush=True)
+                values = "differ: " + ", ".join(best[3]) if best[3] else "as real"
+                print(f"{case:18} {row['rank']:4} {best[0]!s:>11} {best[1]:>11} {best[2]:>12} ({percent:+.1f} %)  {values}", flush=True)
     failed = sum(1 for r in results if r.get("failed"))
     print(f"{exact} of {compared} processes exact in both of PyTorch's figures at all steps, and in all values" + (f"; {failed} cases failed" if failed else ""))
     if a.json:

@@ -84,6 +84,12 @@ def run_process(command, env, cwd, log_path, limit_s):
     return code, time.monotonic() - start
 
 
+def what_failed(name, code, log_path):
+    """How a process of run_process ended, and the end of what it printed."""
+    how = "out of time (--limit)" if code is None else f"exit code {code}"
+    return f"{name}: {how}\n" + "\n".join(log_path.read_text(errors="replace").splitlines()[-15:])
+
+
 class Runner:
     def __init__(self, args):
         self.args = args

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+from language_model import LanguageModel, language_loss
 
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 STEPS = 4
@@ -67,24 +68,14 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-class Gpt(nn.Module):
-    def __init__(self, vocabulary=8192, width=512, layers=6):
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, ids):
-        x = self.tokens(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+def gpt():
+    return LanguageModel(Block() for _ in range(6))
 
 
 def loss_of(model, ids, precision=torch.bfloat16):
     with torch.autocast("cuda", dtype=precision) if precision else nullcontext():
         logits = model(ids)
-    return F.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+    return language_loss(logits, ids)
 
 
 def ids_for(batch=8, length=256):
@@ -95,6 +86,18 @@ def train(notes, model, optimizer, precision=torch.bfloat16, lengths=(256,) * ST
     for length in lengths:
         loss = loss_of(model, ids_for(length=length), precision)
         loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        notes.step()
+    notes.device("end")
+
+
+def run_steps(notes, optimizer, loss_of_step, clip=None):
+    """loss_of_step(step) gives the loss, which nobody keeps; clip() is called before the optimizer."""
+    for step in range(STEPS):
+        loss_of_step(step).backward()
+        if clip:
+            clip()
         optimizer.step()
         optimizer.zero_grad()
         notes.step()
@@ -112,18 +115,13 @@ def model_parallel():
     first, second = mlp().to("cuda:0"), mlp().to("cuda:1")
     notes.device("start")
     optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
-    for _ in range(STEPS):
-        second(first(torch.randn(256, 1024, device="cuda:0")).to("cuda:1")).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda _: second(first(torch.randn(256, 1024, device="cuda:0")).to("cuda:1")).square().mean())
     return notes
 
 
 def data_parallel():
     notes = start()
-    model = nn.DataParallel(Gpt().cuda())
+    model = nn.DataParallel(gpt().cuda())
     notes.device("start")
     train(notes, model, torch.optim.AdamW(model.parameters()))
     return notes
@@ -259,19 +257,14 @@ def ddp():
     model = DistributedDataParallel(mlp().cuda(), device_ids=[RANK])
     notes.device("model")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for _ in range(STEPS):
-        model(torch.randn(256, 1024, device="cuda")).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda _: model(torch.randn(256, 1024, device="cuda")).square().mean())
     return notes
 
 
 def ddp_gpt():
     from torch.nn.parallel import DistributedDataParallel
     notes = start()
-    model = DistributedDataParallel(Gpt().cuda(), device_ids=[RANK], gradient_as_bucket_view=True, static_graph=True)
+    model = DistributedDataParallel(gpt().cuda(), device_ids=[RANK], gradient_as_bucket_view=True, static_graph=True)
     train(notes, model, torch.optim.AdamW(model.parameters()))
     return notes
 
@@ -292,12 +285,7 @@ def ddp_unused():
 
     model = DistributedDataParallel(Sometimes().cuda(), device_ids=[RANK], find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(STEPS):
-        model(torch.randn(64 * (1 + (step + RANK) % 3), 512, device="cuda"), step % 2 == RANK).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda step: model(torch.randn(64 * (1 + (step + RANK) % 3), 512, device="cuda"), step % 2 == RANK).square().mean())
     return notes
 
 
@@ -305,7 +293,7 @@ def ddp_compress():
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel
     notes = start()
-    model = DistributedDataParallel(Gpt().cuda(), device_ids=[RANK])
+    model = DistributedDataParallel(gpt().cuda(), device_ids=[RANK])
     model.register_comm_hook(None, default_hooks.bf16_compress_hook)
     scaler = torch.amp.GradScaler("cuda")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -361,7 +349,7 @@ def zero1():
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
     notes = start()
-    model = DistributedDataParallel(Gpt().cuda(), device_ids=[RANK])
+    model = DistributedDataParallel(gpt().cuda(), device_ids=[RANK])
     train(notes, model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3))
     return notes
 
@@ -372,37 +360,25 @@ def fsdp1():
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
     notes = start()
     policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    model = FullyShardedDataParallel(Gpt().cuda(), auto_wrap_policy=policy, device_id=RANK, use_orig_params=True,
+    model = FullyShardedDataParallel(gpt().cuda(), auto_wrap_policy=policy, device_id=RANK, use_orig_params=True,
                                      mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16))
     notes.device("model")
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(STEPS):
-        loss_of(model, ids_for(), None).backward()
-        model.clip_grad_norm_(1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda _: loss_of(model, ids_for(), None), lambda: model.clip_grad_norm_(1.0))
     return notes
 
 
 def fsdp2():
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     notes = start()
-    model = Gpt().cuda()
+    model = gpt().cuda()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
     notes.device("model")
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(STEPS):
-        loss_of(model, ids_for(), None).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda _: loss_of(model, ids_for(), None), lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
     return notes
 
 
@@ -425,12 +401,7 @@ def tensor_parallel():
         parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     notes.device("model")
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(STEPS):
-        model(torch.randn(512, 1024, device="cuda")).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda _: model(torch.randn(512, 1024, device="cuda")).square().mean())
     return notes
 
 
@@ -506,12 +477,7 @@ def ddp_compiled():
     notes = start()
     model = torch.compile(DistributedDataParallel(mlp(512, 4).cuda(), device_ids=[RANK]))
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(STEPS):
-        model(torch.randn(256, 512, device="cuda")).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        notes.step()
-    notes.device("end")
+    run_steps(notes, optimizer, lambda _: model(torch.randn(256, 512, device="cuda")).square().mean())
     return notes
 
 

@@ -63,12 +63,7 @@ struct Extent {
 };
 
 // Both ends know the size and the type of what passes between them, so both know whether its value is told.
-bool told(const Extent& extent) {
-  const Settings& s = shim().settings;
-  if (extent.elements == 0) return false;
-  if (c10::isIntegralType(extent.type, /*includeBool=*/true)) return extent.bytes() <= s.known_integer_bytes;
-  return static_cast<uint64_t>(extent.elements) <= s.known_float_elements;
-}
+bool told(const Extent& extent) { return extent.elements > 0 && small_enough(extent.type, extent.elements); }
 
 struct Source {
   int rank;

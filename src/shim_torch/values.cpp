@@ -221,11 +221,13 @@ uint64_t span_bytes(const at::Tensor& tensor) {
   return static_cast<uint64_t>(last + 1) * tensor.element_size();
 }
 
-bool small_enough(const at::Tensor& tensor) {
+bool small_enough(at::ScalarType type, int64_t elements) {
   const Settings& s = shim().settings;
-  if (is_integer(tensor)) return static_cast<uint64_t>(tensor.numel()) * tensor.element_size() <= s.known_integer_bytes;
-  return static_cast<uint64_t>(tensor.numel()) <= s.known_float_elements;
+  const auto count = static_cast<uint64_t>(elements);
+  if (c10::isIntegralType(type, /*includeBool=*/true)) return count * c10::elementSize(type) <= s.known_integer_bytes;
+  return count <= s.known_float_elements;
 }
+bool small_enough(const at::Tensor& tensor) { return small_enough(tensor.scalar_type(), tensor.numel()); }
 
 // Attention masks of real numbers, which the host may read back (whether one is causal).
 constexpr int64_t kMaskFloats = 1 << 20;

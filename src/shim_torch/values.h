@@ -50,6 +50,7 @@ uint64_t address_of(const at::Tensor& tensor);
 uint64_t span_bytes(const at::Tensor& tensor);
 
 // Small enough to be computed: integers and booleans by bytes, other types by elements.
+bool small_enough(at::ScalarType type, int64_t elements);
 bool small_enough(const at::Tensor& tensor);
 // Small enough to be computed by this operator.
 bool small_enough(const OpInfo& info, const at::Tensor& tensor);

@@ -98,10 +98,13 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   advance(stream, kernel_ticks(function, launch.params));
   stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
   prepare_launch(function, stream->context->device);
-  for (size_t i = 0; i < launch.attribute_count; i++)
-    if (launch.attributes[i].id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN && launch.attributes[i].value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
+  for (size_t i = 0; i < launch.attribute_count; i++) {
+    const CUlaunchAttribute& attribute = launch.attributes[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN && attribute.value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
       prepare_remote_domain(stream->context->device);
-  if ((launch.params || launch.extra) && !accounted_for(function->info->name)) forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
+  }
+  if ((launch.params || launch.extra) && !accounted_for(function->info->name))
+    forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;
 }
 
