@@ -49,45 +49,62 @@ WITHOUT_RECORD = '''copy=$(mktemp) && cp "$TONNAGE_SESSION" "$copy" && printf '\
 TONNAGE_SESSION=$copy "$@"; code=$?; rm -f "$copy"; exit $code'''
 
 
-STEPS = 70
+STEPS, WARM_UP = 70, 10
+TURNS, TURN = 24, 5  # of the two processes that take turns, and steps in each
 BARE = ["bash", "-c", WITHOUT_RECORD, "bash"]
 
 
-def start_steps(a, wrapper=(), core=None):
-    command = [a.tonnage, "run", "--gpu", "h200", "--quiet", "--", *wrapper, a.python, HERE / "step.py", STEPS]
-    pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
-    return subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=pin)
+class Steps:
+    """A process that runs training steps: all at once, or each when it is told to."""
+
+    def __init__(self, a, wrapper=(), core=None):
+        steps = [STEPS] if core is None else [TURNS * TURN, "turns"]
+        command = [a.tonnage, "run", "--gpu", "h200", "--quiet", "--", *wrapper, a.python, HERE / "step.py", *steps]
+        pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, preexec_fn=pin)
+
+    def turn(self):
+        """Seconds of a step of the next turn: of its first one no account is taken, which finds the other's code in the caches."""
+        self.process.stdin.write("\n" * TURN)
+        self.process.stdin.flush()
+        return statistics.median([self.read() for _ in range(TURN)][1:])
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.errors.seek(0)
+            sys.exit(f"run_speed: step.py: exit code {self.process.wait()}\n{self.errors.read()[-2000:]}")
+        return float(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+        self.errors.close()
 
 
-def step_times(process):
-    """Seconds of the steps after the tenth, of one process."""
-    out, errors = process.communicate()
-    if process.returncode:
-        sys.exit(f"run_speed: step.py: exit code {process.returncode}\n{errors[-2000:]}")
-    return [float(line) for line in out.split()[10:]]
+def all_steps(a, wrapper=()):
+    with Steps(a, wrapper) as process:
+        return [process.read() for _ in range(STEPS)][WARM_UP:]
 
 
 def bench_step(a):
     whole, bare, added = [], [], []
     for _ in range(a.repeat):
-        bare += step_times(start_steps(a, BARE))
-        whole += step_times(start_steps(a))
-    # What recording adds: both at the same time, each on a core of its own, then with cores exchanged, because a shared
-    # machine's speed changes by half within seconds.
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    for _ in range(a.repeat if len(cores) == 2 else 0):
-        for bare_core, whole_core in (cores, cores[::-1]):
-            pair = start_steps(a, BARE, bare_core), start_steps(a, (), whole_core)
-            bare_times, whole_times = map(step_times, pair)
-            added.append(statistics.median(whole_times) / statistics.median(bare_times))
-    result = {"step": spread(whole, "ms", 1e3), "step_of_the_driver_alone": spread(bare, "ms", 1e3)}
-    if not added:
-        print("run_speed: what recording adds needs two cores, and this process may use one", file=sys.stderr)
-    else:
-        shares = sorted(100 * (x - 1) for x in added)
-        result["recording_and_known_values_add"] = {"median": round(100 * (statistics.geometric_mean(added) - 1), 1), "low": round(shares[0], 1),
-                                                    "high": round(shares[-1], 1), "unit": "%", "n": len(added)}
-    return result
+        bare += all_steps(a, BARE)
+        whole += all_steps(a)
+        # What recording adds: one process with and one without take turns on one core, because a shared machine's speed changes
+        # by half within seconds, and from core to core.
+        core = min(os.sched_getaffinity(0))
+        with Steps(a, BARE, core) as without, Steps(a, (), core) as recorded:
+            pairs = [(without.turn(), recorded.turn()) for _ in range(TURNS)][WARM_UP // TURN:]
+        added += [100 * (statistics.median(r / w for w, r in pairs) - 1)]
+    return {"step": spread(whole, "ms", 1e3), "step_of_the_driver_alone": spread(bare, "ms", 1e3),
+            "recording_and_known_values_add": spread(added, "%", 1)}
 
 
 def bench_launch(a):

@@ -1,4 +1,7 @@
-"""Times training steps of a GPT-2-medium-sized model (bf16, batch 8, length 1024) and prints them in seconds. usage: step.py [STEPS]"""
+"""Times training steps of a GPT-2-medium-sized model (bf16, batch 8, length 1024) and prints them in seconds.
+
+usage: step.py [STEPS [turns]]; with `turns`, each step waits for a line of standard input.
+"""
 import sys
 import time
 
@@ -43,7 +46,11 @@ with torch.device("cuda"):
     model = Model().train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 ids = torch.randint(0, 50304, (8, 1024), device="cuda")
-for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+in_turns = sys.argv[2:] == ["turns"]
+for _ in range(steps):
+    if in_turns:
+        sys.stdin.readline()
     start = time.perf_counter()
     optimizer.zero_grad()
     with torch.autocast("cuda", dtype=torch.bfloat16):

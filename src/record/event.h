@@ -32,6 +32,7 @@ enum class EventKind : uint8_t {
   kSegmentUnmap = 26,
   kOom = 27,          // size_bytes: request (rounded); value = bytes free on the device
   kSnapshot = 28,     // size_bytes: allocated bytes when taken
+  kFreed = 29,        // in the file only: kFreeRequested, and kFreeCompleted at once; readers give both
   // Structure of the program.
   kStep = 40,         // a training step ended; value = its number from 1
   kPhase = 41,        // value = Phase entered on this thread; name = detail (optimizer class, module)

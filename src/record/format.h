@@ -48,9 +48,9 @@
 namespace tonnage::record {
 
 inline constexpr uint32_t kChunkMagic = 0x52474e54;  // "TNGR"
-inline constexpr uint16_t kFormatVersion = 1;         // written
+inline constexpr uint16_t kFormatVersion = 2;         // written; 2 has kFreed
 inline constexpr uint16_t kOldestReadableVersion = 1;
-inline constexpr uint16_t kNewestReadableVersion = 1;
+inline constexpr uint16_t kNewestReadableVersion = 2;
 
 // Serialised: append only. A reader skips kinds that it does not know.
 enum class ChunkKind : uint8_t { kSession = 1, kData = 2, kStreamEnd = 3, kSessionEnd = 4 };

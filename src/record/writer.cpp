@@ -139,6 +139,7 @@ void fork_child() {
   for (Writer* w = first_writer; w != nullptr; w = w->next_) {
     pthread_mutex_init(&w->mutex_, nullptr);
     w->stream_ = 0;
+    w->request_.at = SIZE_MAX;
   }
   pthread_mutex_init(&list_mutex, nullptr);
 }
@@ -249,6 +250,7 @@ void Writer::begin_stream() {
   sequence_ = 0;
   event_count_ = 0;
   events_.size = 0;
+  request_.at = SIZE_MAX;
   pack_ = PackState{};
   strings_sent_ = stacks_sent_ = 0;
   generation_.store(generations.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -263,9 +265,25 @@ void Writer::begin_stream() {
   append(start);
 }
 
+// Most frees are completed within the call that requests them: then the two are one event. Its first byte is its kind.
+bool Writer::completes_request(const Event& event) {
+  if (event.kind != EventKind::kFreeCompleted || request_.at == SIZE_MAX) return false;
+  const Event& request = request_.event;
+  if (event.address != request.address || event.size_bytes != request.size_bytes || event.device != request.device ||
+      event.stream != request.stream || event.op != request.op || event.stack != request.stack || event.module != request.module ||
+      event.phase != request.phase || event.step != request.step || event.value != request.value || event.name != request.name ||
+      event.flags != request.flags || (event.time_ns != 0 && event.time_ns != request.time_ns) || request.thread != thread_number())
+    return false;
+  events_.data[request_.at] = static_cast<uint8_t>(EventKind::kFreed);
+  request_.at = SIZE_MAX;
+  return true;
+}
+
 void Writer::append(const Event& event) {
   if (!events_.reserve(kMaxPackedEventBytes)) return fail();
   if (event_count_ == 0) oldest_ns_ = event.time_ns;
+  request_.at = event.kind == EventKind::kFreeRequested ? events_.size : SIZE_MAX;
+  if (event.kind == EventKind::kFreeRequested) request_.event = event;
   events_.size = static_cast<size_t>(pack_event(events_.data + events_.size, event, pack_) - events_.data);
   ++event_count_;
 }
@@ -276,6 +294,7 @@ void Writer::emit(const Event& event) {
   Event e = event;
   const Lock lock(mutex_);
   if (!recording()) return;
+  if (completes_request(e)) return;
   if (stream_ == 0) begin_stream();
   if (e.time_ns == 0) e.time_ns = now_ns();
   e.thread = thread_number();
@@ -318,6 +337,7 @@ void Writer::write_chunk(ChunkKind kind) {
     stream_ = 0;
     events_.size = 0;
     event_count_ = 0;
+    request_.at = SIZE_MAX;
     return;
   }
   for (bool last = false; !last;) {
@@ -374,6 +394,7 @@ void Writer::write_chunk(ChunkKind kind) {
   }
   events_.size = 0;
   event_count_ = 0;
+  request_.at = SIZE_MAX;
   pack_ = PackState{};
 }
 
@@ -384,6 +405,7 @@ void Writer::fail() {
   failed_.store(true, std::memory_order_relaxed);
   events_.size = 0;
   event_count_ = 0;
+  request_.at = SIZE_MAX;
 }
 
 Writer& process_writer() {

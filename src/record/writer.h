@@ -67,6 +67,7 @@ class Writer {
   void begin_stream();          // the functions below need mutex_ held
   void finish_locked();
   void append(const Event& event);
+  bool completes_request(const Event& event);
   void write_chunk(ChunkKind kind);
   bool write_whole(const uint8_t* bytes, size_t n);
   bool open_file();
@@ -89,6 +90,11 @@ class Writer {
   uint32_t event_count_ = 0;
   uint32_t strings_sent_ = 0, stacks_sent_ = 0;  // ids up to these are in the file
   PackState pack_;
+  // The last event, if it is a free that was requested and nothing came after it.
+  struct {
+    size_t at = SIZE_MAX;       // in events_; SIZE_MAX: it is not
+    Event event;
+  } request_;
   detail::Buffer events_;
   detail::Buffer chunk_, packed_;
   detail::StringTable* strings_ = nullptr;

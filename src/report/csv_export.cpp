@@ -28,6 +28,7 @@ const char* event_kind_name(EventKind kind) {
     case EventKind::kAlloc: return "alloc";
     case EventKind::kFreeRequested: return "free_requested";
     case EventKind::kFreeCompleted: return "free_completed";
+    case EventKind::kFreed: return "freed";
     case EventKind::kSegmentAlloc: return "segment_alloc";
     case EventKind::kSegmentFree: return "segment_free";
     case EventKind::kSegmentMap: return "segment_map";

@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -48,6 +49,8 @@ void end_step() {
 
 // --- Lines of the forward pass, for the backward pass ------------------------------------------------------------------------
 
+}  // namespace
+
 // Autograd numbers the nodes of each forward thread; the backward pass names the number and the thread.
 struct ForwardTable {
   static constexpr size_t kEntries = 1 << 16;
@@ -57,6 +60,8 @@ struct ForwardTable {
   };
   Entry entries[kEntries];
 };
+
+namespace {
 
 struct ForwardTables {
   std::mutex mutex;
@@ -76,11 +81,10 @@ ForwardTables& forward_tables() {
 }
 
 void remember_forward(ThreadState& thread, int64_t sequence) {
-  static thread_local ForwardTable* mine = nullptr;
-  if (!mine) mine = forward_tables().of(at::RecordFunction::currentThreadId(), true);
-  if (!mine) return;
+  if (!thread.forward) thread.forward = forward_tables().of(at::RecordFunction::currentThreadId(), true);
+  if (!thread.forward) return;
   if (thread.native_stack && thread.stack == 0 && shim().settings.stacks) thread.stack = native_stack();
-  auto& entry = mine->entries[static_cast<size_t>(sequence) % ForwardTable::kEntries];
+  auto& entry = thread.forward->entries[static_cast<size_t>(sequence) % ForwardTable::kEntries];
   entry.stack.store(thread.stack, std::memory_order_relaxed);
   entry.module.store(thread.module, std::memory_order_relaxed);
   entry.sequence.store(sequence, std::memory_order_release);
@@ -88,18 +92,21 @@ void remember_forward(ThreadState& thread, int64_t sequence) {
 
 bool recall_forward(ThreadState& thread, uint64_t forward_thread, int64_t sequence) {
   if (sequence < 0) return false;
-  static thread_local uint64_t last_thread = 0;
-  static thread_local ForwardTable* last_table = nullptr;
-  if (last_thread != forward_thread || !last_table) {
-    last_table = forward_tables().of(forward_thread, false);
-    last_thread = forward_thread;
+  if (thread.recalled_thread != forward_thread || !thread.recalled) {
+    thread.recalled = forward_tables().of(forward_thread, false);
+    thread.recalled_thread = forward_thread;
   }
-  if (!last_table) return false;
-  auto& entry = last_table->entries[static_cast<size_t>(sequence) % ForwardTable::kEntries];
-  if (entry.sequence.load(std::memory_order_acquire) != sequence) return false;
-  thread.stack = entry.stack.load(std::memory_order_relaxed);
-  thread.module = entry.module.load(std::memory_order_relaxed);
-  return true;
+  if (!thread.recalled) return false;
+  // Views that are not observed have no line: the operator that follows uses what they made.
+  constexpr int64_t kViews = 8;
+  for (int64_t number = sequence; number <= sequence + kViews; number++) {
+    auto& entry = thread.recalled->entries[static_cast<size_t>(number) % ForwardTable::kEntries];
+    if (entry.sequence.load(std::memory_order_acquire) != number) continue;
+    thread.stack = entry.stack.load(std::memory_order_relaxed);
+    thread.module = entry.module.load(std::memory_order_relaxed);
+    return true;
+  }
+  return false;
 }
 
 // --- Frames ------------------------------------------------------------------------------------------------------------------
@@ -144,7 +151,20 @@ void emit_phase(ThreadState& thread) {
 // A closure that an optimizer's step calls (LBFGS, Lightning with every optimizer) runs with gradients: it is a forward pass.
 bool in_optimizer(const ThreadState& thread) { return thread.optimizer_depth > 0 && !c10::GradMode::is_enabled(); }
 
-bool is_parameter(const at::Tensor& t) { return t.defined() && t.is_cuda() && t.requires_grad() && t.is_leaf(); }
+// The parameter that a tensor is, or is a view of: a leaf that requires a gradient. Only leaves have the flag themselves; asking
+// the tensor takes a lock where it is a view.
+const at::Tensor* parameter_of(const at::Tensor& t) {
+  if (!t.defined() || !t.is_cuda()) return nullptr;
+  const at::Tensor* whole = &t;
+  const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(t);
+  if (meta && meta->is_view_) {
+    const auto* view = static_cast<const torch::autograd::DifferentiableViewMeta*>(meta);
+    if (!view->has_bw_view()) return nullptr;
+    whole = &view->get_backward_view().base_;
+    meta = torch::autograd::impl::get_autograd_meta(*whole);
+  }
+  return meta && meta->requires_grad_ && !meta->grad_fn_ ? whole : nullptr;
+}
 
 // Parameters among the operator's inputs: they name the module, mark the beginning of training, and C++ optimizers' updates.
 void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::RecordFunction& f) {
@@ -153,16 +173,17 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
   bool grad = c10::GradMode::is_enabled();
   bool found = false;
   auto look = [&](const at::Tensor& t, bool written) {
-    if (!is_parameter(t)) return;
+    const at::Tensor* parameter = parameter_of(t);
+    if (!parameter) return;
     if (written) {
-      if (!grad) parameter_updated(t);
+      if (!grad) parameter_updated(*parameter);
       if (!grad && !optimizer_scope_seen.load(std::memory_order_relaxed) && backward_since_step.load(std::memory_order_relaxed))
         step_pending.store(true, std::memory_order_relaxed);
       return;
     }
     if (!grad) return;
     training_began.store(true, std::memory_order_relaxed);
-    if (uint32_t module = module_of_parameter(t)) {
+    if (uint32_t module = module_of_parameter(thread, *parameter)) {
       thread.module = thread.parameter_module = module;
       thread.parameter_depth = thread.depth;
       found = true;
@@ -273,8 +294,7 @@ void look_for_gradient(OpFrame& accumulation, const OpInfo& info, const at::Reco
 }
 
 void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
-  bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
-  if (outermost && !thread.frames.empty() && thread.frames.back().gradient_expected) look_for_gradient(thread.frames.back(), info, f);
+  const bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
   OpFrame& frame = push(thread, f, OpFrame::Kind::kOperator);
   frame.info = &info;
   frame.name = info.name_id;
@@ -322,24 +342,26 @@ void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_v
   frame.name = node_name(thread, name);
   thread.backward_depth++;
   backward_since_step.store(true, std::memory_order_relaxed);
-  static thread_local uint32_t last_stack = 0, last_module = 0;
   const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
   if (node && recall_forward(thread, node->thread_id(), static_cast<int64_t>(node->sequence_nr()))) {
-    last_stack = thread.stack;
-    last_module = thread.module;
+    thread.node_stack = thread.stack;
+    thread.node_module = thread.module;
   } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
-    thread.stack = last_stack;
-    thread.module = last_module;
+    thread.stack = thread.node_stack;
+    thread.module = thread.node_module;
   }
   if (name == "torch::autograd::AccumulateGrad") {
     frame.accumulates = static_cast<torch::autograd::AccumulateGrad*>(node.get());  // the name is its type's
     frame.gradient_expected = frame.accumulates != nullptr;
+    // Hooks after it may use the gradient up before the node ends.
+    if (frame.accumulates && (!node->post_hooks().empty() || node->tensor_post_acc_grad_hooks())) observe_detach();
   }
   emit_phase(thread);
 }
 
 void named_begins(ThreadState& thread, const at::RecordFunction& f) {
   std::string_view name = f.name();
+  if (name == "detach") return;  // a view, whose operator tells of itself twice
   if (starts_with(name, kEvaluates)) return node_begins(thread, f, name.substr(kEvaluates.size()));
   OpFrame& frame = push(thread, f, OpFrame::Kind::kNamed);
   frame.name = intern(name);
@@ -384,12 +406,23 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
   if (!info->followed()) leave_out_outputs(f);
   if (info->host_only && all_tensors(*info, f, on_host)) {
     leave_out_outputs(f);
-    close_inside(thread, f);
+    if (info->special != Special::kScalarRead) close_inside(thread, f);
     return;
   }
-  // Nothing can happen inside a view of another operator: it needs no frame.
-  if (info->only_views && !thread.frames.empty() && thread.frames.back().kind == OpFrame::Kind::kOperator) {
-    if (f.seqNr() >= 0 && thread.backward_depth == 0) remember_forward(thread, f.seqNr());
+  if (!thread.frames.empty() && thread.frames.back().gradient_expected) look_for_gradient(thread.frames.back(), *info, f);
+  // Nothing can happen inside a view: it needs no frame, but its node in the graph has a line.
+  if (info->only_views && !info->closable) {
+    if (f.seqNr() < 0 || thread.backward_depth > 0) return;
+    const bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
+    if (outermost) {
+      take_stack(thread);
+      look_at_parameters(thread, *info, f);
+    }
+    remember_forward(thread, f.seqNr());
+    if (outermost && thread.frames.empty()) {
+      thread.stack = 0;
+      thread.native_stack = false;
+    }
     return;
   }
   operator_begins(thread, f, *info);
@@ -459,6 +492,7 @@ std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& f) {
     return nullptr;
   }
   try {
+    if (!only_observer(f)) observe_plain_views();
     if (f.scope() == at::RecordScope::FUNCTION)
       function_begins(*thread, f);
     else
@@ -535,6 +569,8 @@ void finish_pending_step() {
 }
 
 void observe_operators() {
+  watch_operators();
+  leave_out_plain_views();
   // One for all scopes: PyTorch copies the list of callbacks whenever a thread's state changes, as at every backward node.
   at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends)
                             .needsInputs(true)

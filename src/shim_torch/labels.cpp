@@ -27,6 +27,7 @@ struct Parameters {
   std::unordered_map<uint32_t, std::string> names;   // of modules
   std::unordered_map<uint64_t, uint32_t> outer;      // module and levels -> module
   std::atomic<size_t> size{0};
+  std::atomic<uint64_t> changes{1};                  // of module_at: what threads remember of it holds while this stays
   std::atomic<uint8_t> filter[1 << 12] = {};         // by address: lets most frees pass without the lock; only ever set
 
   static size_t slot(uint64_t address) { return (address >> 9) * 0x9e3779b97f4a7c15ull >> 52; }
@@ -123,14 +124,21 @@ void attach_python() {
             false);
 }
 
-uint32_t module_of_parameter(const at::Tensor& parameter) {
+uint32_t module_of_parameter(ThreadState& thread, const at::Tensor& parameter) {
   if (!plain_cuda(parameter) || parameter.numel() == 0) return 0;
   uint64_t address = address_of(parameter);
   Parameters& p = parameters();
+  const uint64_t changes = p.changes.load(std::memory_order_acquire);
+  auto& recent = thread.parameters[Parameters::slot(address) % kParameterSlots];
+  if (recent.address == address && recent.changes == changes) return recent.module;
   {
     std::lock_guard<std::mutex> lock(p.mutex);
     auto found = p.module_at.find(address);
-    if (found != p.module_at.end() && found->second != 0) return found->second == kRoot ? 0 : found->second;
+    if (found != p.module_at.end() && found->second != 0) {
+      const uint32_t module = found->second == kRoot ? 0 : found->second;
+      recent = {address, changes, module};
+      return module;
+    }
     if (found == p.module_at.end()) {
       p.filter[Parameters::slot(address)].store(1, std::memory_order_relaxed);
       p.module_at.emplace(address, 0);
@@ -167,6 +175,7 @@ void parameter_updated(const at::Tensor& parameter) {
     auto found = p.module_at.find(address);
     if (found == p.module_at.end() || found->second != 0) return;
     found->second = kRoot;
+    p.changes.fetch_add(1, std::memory_order_release);
   }
   label(address, record::Category::kParameter, 0);
 }
@@ -192,7 +201,7 @@ void address_freed(uint64_t address) {
   Parameters& p = parameters();
   if (p.size.load(std::memory_order_relaxed) == 0 || !p.filter[Parameters::slot(address)].load(std::memory_order_relaxed)) return;
   std::lock_guard<std::mutex> lock(p.mutex);
-  p.module_at.erase(address);
+  if (p.module_at.erase(address)) p.changes.fetch_add(1, std::memory_order_release);
   p.size = p.module_at.size();
 }
 
@@ -217,6 +226,7 @@ __attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const 
     std::lock_guard<std::mutex> lock(p.mutex);
     p.filter[shim::Parameters::slot(addresses[i])].store(1, std::memory_order_relaxed);
     p.module_at[addresses[i]] = module_id;
+    p.changes.fetch_add(1, std::memory_order_release);
     if (!module.empty()) p.names.emplace(module_id, std::move(module));
     p.size = p.module_at.size();
   }

@@ -11,10 +11,12 @@
 
 namespace tonnage::shim {
 
+struct ThreadState;
+
 void label(uint64_t address, record::Category category, uint32_t name);
 
 // A parameter used by an operator: labels it when it is seen for the first time; the module that owns it (interned), 0 if unknown.
-uint32_t module_of_parameter(const at::Tensor& parameter);
+uint32_t module_of_parameter(ThreadState& thread, const at::Tensor& parameter);
 
 // A tensor that requires a gradient was written where none is taken: an update by hand. If it was used before, it is a parameter.
 void parameter_updated(const at::Tensor& parameter);

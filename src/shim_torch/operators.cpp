@@ -3,12 +3,15 @@
 #include <ATen/core/enum_tag.h>
 #include <torch/version.h>
 
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
+#include <variant>
 
 #include "shim_torch/state.h"
 
@@ -38,6 +41,7 @@ Special special_of(std::string_view name) {
       {"aten::any", Special::kAny},
       {"aten::equal", Special::kEqual},
       {"aten::fill_", Special::kFill},
+      {"aten::arange", Special::kRange},
       {"aten::topk", Special::kTopk},
       {"aten::argmax", Special::kChoice},
       {"aten::multinomial", Special::kChoice},
@@ -58,7 +62,7 @@ bool acts_after(Special special) {
          special == Special::kCompare;
 }
 bool acts_before(Special special) {
-  return special != Special::kNone && special != Special::kCopy && special != Special::kFill && special != Special::kAll;
+  return special != Special::kNone && special != Special::kCopy && special != Special::kFill && special != Special::kRange && special != Special::kAll;
 }
 
 // In-place operators that overwrite their first argument without reading it.
@@ -111,7 +115,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
                                "aten::permute", "aten::expand", "aten::detach", "aten::alias", "aten::unsqueeze", "aten::squeeze",
                                "aten::select", "aten::slice", "aten::narrow", "aten::split", "aten::unbind", "aten::view_as"});
   info->moves = in(name, {"aten::to", "aten::_to_copy"});
-  info->closable = in(name, {"aten::to", "aten::t", "aten::split"});
+  info->closable = in(name, {"aten::to", "aten::split"});
   info->keeps_gradient = in(name, {"aten::detach", "aten::clone", "aten::add", "aten::add_"});
   info->makes_gradient = in(name, {"aten::clone", "aten::add"});
   info->shapes_masks = in(name, {"aten::triu", "aten::tril", "aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::eq", "aten::ne",
@@ -120,7 +124,7 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
                                  "aten::minimum", "aten::maximum", "aten::logical_and", "aten::logical_or", "aten::logical_not",
                                  "aten::triu_", "aten::tril_"});
   const bool moves_elements = only_moves(name);
-  info->host_only = name == "aten::item" || name.substr(0, 15) == "aten::_foreach_";
+  info->host_only = name == "aten::_local_scalar_dense" || name.substr(0, 15) == "aten::_foreach_";
   info->inner_name_id = name == "aten::to" ? intern("aten::_to_copy") : info->name_id;
   info->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   const auto& arguments = schema.arguments();
@@ -147,34 +151,78 @@ std::unique_ptr<OpInfo> describe(c10::OperatorHandle handle) {
   return info;
 }
 
-// at::RecordFunction::step_callbacks_ is private; an explicit instantiation may name it. Where the member is known to be there.
+// Private members are reached where they are known to be there: an explicit instantiation may name them.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 11
 constexpr bool kKnownLayout = true;
-struct Marker {
-  friend at::StepCallbacks at::RecordFunction::*step_callbacks_of(Marker);
-};
-template <at::StepCallbacks at::RecordFunction::*Member>
+template <class Tag, auto Member>
 struct Reach {
-  friend at::StepCallbacks at::RecordFunction::*step_callbacks_of(Marker) { return Member; }
+  friend constexpr auto member(Tag) { return Member; }
 };
-template struct Reach<&at::RecordFunction::step_callbacks_>;
+#define TONNAGE_REACH(Tag, Member)         \
+  struct Tag {                             \
+    friend constexpr auto member(Tag);     \
+  };                                       \
+  template struct Reach<Tag, &Member>
+TONNAGE_REACH(StepCallbacks, at::RecordFunction::step_callbacks_);
+TONNAGE_REACH(NameOrSchema, at::RecordFunction::fn_);
+TONNAGE_REACH(OperatorOfHandle, c10::OperatorHandle::operatorDef_);
+TONNAGE_REACH(IsObserved, c10::impl::OperatorEntry::is_observed_);
+#undef TONNAGE_REACH
+
+// The schema of the operator that was called; null if it is not an operator.
+const c10::FunctionSchema* schema_of(const at::RecordFunction& function) {
+  const auto* schema = std::get_if<at::RecordFunction::schema_ref_t>(&(function.*member(NameOrSchema())));
+  return schema ? &schema->get() : nullptr;
+}
+at::StepCallbacks& step_callbacks(const at::RecordFunction& function) {
+  return const_cast<at::RecordFunction&>(function).*member(StepCallbacks());
+}
+void set_observed(const c10::OperatorHandle& handle, bool observed) {
+  // The dispatcher reads it at every call.
+  std::atomic_ref<bool>(const_cast<bool&>((handle.*member(OperatorOfHandle()))->op.*member(IsObserved()))).store(observed, std::memory_order_relaxed);
+}
 #else
 constexpr bool kKnownLayout = false;
-struct Marker {};
-at::StepCallbacks at::RecordFunction::*step_callbacks_of(Marker) { return nullptr; }
+const void* schema_of(const at::RecordFunction& function) { return function.operator_name() ? function.name() : nullptr; }
+at::StepCallbacks& step_callbacks(const at::RecordFunction&) { std::terminate(); }
+void set_observed(const c10::OperatorHandle&, bool) {}
 #endif
 
+// Not those whose gradient is more than a view (slice, select, expand; view, whose gradient may have to be copied): their nodes
+// have lines of their own.
+constexpr struct {
+  const char *name, *overload;
+} kPlainViews[] = {
+    {"aten::as_strided", ""}, {"aten::t", ""}, {"aten::transpose", "int"}, {"aten::permute", ""}, {"aten::unsqueeze", ""},
+    {"aten::squeeze", ""}, {"aten::squeeze", "dim"}, {"aten::squeeze", "dims"}, {"aten::alias", ""}, {"aten::detach", ""},
+    {"aten::reshape", ""}, {"aten::flatten", "using_ints"}, {"aten::item", ""},
+};
+
+void observe(const char* name, const char* overload, bool observed) {
+  if (auto handle = c10::Dispatcher::singleton().findSchema({name, overload})) set_observed(*handle, observed);
+}
+
+// Descriptions by the address of the operator's schema (of its name where the schema cannot be reached). It stays while the
+// operator is registered; when one is taken away, its address may become another's.
 struct Table {
   std::mutex mutex;
-  std::unordered_map<const void*, std::unique_ptr<OpInfo>> by_name_pointer;
-  // Descriptions that an operator registered later at the same address replaced; frames may still point at them.
-  std::vector<std::unique_ptr<OpInfo>> replaced;
+  std::unordered_map<const void*, std::unique_ptr<OpInfo>> by_schema;
+  std::vector<std::unique_ptr<OpInfo>> replaced;  // frames may still point at them
+  uint64_t age = 0;                               // the removals that the map has seen
+  std::atomic<uint64_t> removals{1};
+  std::optional<c10::RegistrationHandleRAII> listening;
 };
 
 Table& table() {
   static Table* instance = new Table();
   return *instance;
 }
+
+class Removals : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle&) override { table().removals.fetch_add(1, std::memory_order_release); }
+};
 
 }  // namespace
 
@@ -192,33 +240,45 @@ c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, 
 void leave_out_outputs(const at::RecordFunction& function) {
   if constexpr (kKnownLayout) {
     // The record function is a local variable of the dispatcher, which asks for the flag after the start callbacks have run.
-    at::StepCallbacks& callbacks = const_cast<at::RecordFunction&>(function).*step_callbacks_of(Marker());
+    at::StepCallbacks& callbacks = step_callbacks(function);
     if (callbacks.callbacks_.size() == 1) callbacks.needs_outputs_ = false;
   }
 }
 
 bool only_observer(const at::RecordFunction& function) {
-  if constexpr (kKnownLayout) return (const_cast<at::RecordFunction&>(function).*step_callbacks_of(Marker())).callbacks_.size() == 1;
+  if constexpr (kKnownLayout) return step_callbacks(function).callbacks_.size() == 1;
   return false;
 }
 
+void leave_out_plain_views() {
+  for (const auto& view : kPlainViews) observe(view.name, view.overload, false);
+}
+void observe_plain_views() {
+  for (const auto& view : kPlainViews) observe(view.name, view.overload, true);
+}
+void observe_detach() { observe("aten::detach", "", true); }
+
+void watch_operators() { table().listening.emplace(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Removals>())); }
+
 const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& function) {
-  // An operator's name lives in its registered schema, so its address tells the overload. Names of other record functions are
-  // temporary strings; they are never entered here.
-  const char* name = function.name();
-  auto& slot = thread.operators[(reinterpret_cast<uintptr_t>(name) >> 4) % kOperatorSlots];
-  if (slot.name == name && std::memcmp(slot.info->name.c_str(), name, slot.info->name.size() + 1) == 0) return slot.info;
-  auto operator_name = function.operator_name();
-  if (!operator_name) return nullptr;
+  const void* schema = schema_of(function);
+  if (!schema) return nullptr;
+  const uint64_t removals = table().removals.load(std::memory_order_acquire);
+  auto& slot = thread.operators[(reinterpret_cast<uintptr_t>(schema) >> 4) % kOperatorSlots];
+  if (slot.schema == schema && slot.age == removals) return slot.info;
   std::lock_guard<std::mutex> lock(table().mutex);
-  auto& entry = table().by_name_pointer[name];
-  if (!entry || entry->name != name) {
-    auto handle = c10::Dispatcher::singleton().findSchema(*operator_name);
+  if (table().age != removals) {
+    for (auto& entry : table().by_schema) table().replaced.push_back(std::move(entry.second));
+    table().by_schema.clear();
+    table().age = removals;
+  }
+  auto& entry = table().by_schema[schema];
+  if (!entry) {
+    auto handle = c10::Dispatcher::singleton().findSchema(*function.operator_name());
     if (!handle) return nullptr;
-    if (entry) table().replaced.push_back(std::move(entry));
     entry = describe(*handle);
   }
-  slot = {name, entry.get()};
+  slot = {schema, entry.get(), removals};
   return entry.get();
 }
 

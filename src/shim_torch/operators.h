@@ -35,6 +35,7 @@ enum class Special : uint8_t {
   kChoice,            // argmax, multinomial: one index of unknown values
   kCompare,           // of one unknown number: taken as 1, or -1 beside a negative one
   kFill,              // fill_: a pattern, whatever the size
+  kRange,             // arange of whole numbers
   kFoundInf,          // _amp_foreach_non_finite_check_and_unscale_: unknown gradients count as finite
 };
 
@@ -106,6 +107,17 @@ void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F f) {
 void leave_out_outputs(const at::RecordFunction& function);
 // Nobody but the recorder observes this call. Only from a start callback.
 bool only_observer(const at::RecordFunction& function);
+
+// Operators that make another view of a tensor, or only call others, are not observed: they allocate nothing, write nothing, and
+// PyTorch's preparation of a call of the recorder takes longer than most of them. Once, when the recorder starts; does nothing
+// with a PyTorch whose layout is not known.
+void leave_out_plain_views();
+// Takes that back: for another observer (a profiler), or where a gradient must be known when it is kept.
+void observe_plain_views();
+void observe_detach();
+
+// Notices when operators are taken away; once, before find_operator.
+void watch_operators();
 
 // The operator that this record function stands for; null if it is not an operator. Thread-safe; cheap after the first time.
 const OpInfo* find_operator(ThreadState& thread, const at::RecordFunction& function);

@@ -24,6 +24,7 @@ namespace tonnage::shim {
 struct OpInfo;
 struct PendingCompute;
 struct PendingCollective;
+struct ForwardTable;
 
 struct Settings {
   bool known_values = true;
@@ -50,10 +51,13 @@ Shim& shim();
 inline const vgpu::Bridge& bridge() { return *shim().bridge; }
 inline uint32_t intern(std::string_view text) { return bridge().intern_string(text.data(), text.size()); }
 
-// A fill_ with a value that is known.
-struct PendingFill {
+// A fill_ or arange whose result follows from its arguments alone. PyTorch's own CPU operators would be run from a cold cache,
+// once or twice in a step, which takes a hundred times longer.
+struct PendingFormula {
   at::Tensor target;
-  at::Scalar value;
+  uint32_t pattern = 0;  // fill_: bytes that repeat, as many as `width`
+  unsigned width = 0;    // 0: a range of whole numbers
+  int64_t start = 0, step = 0;
 };
 
 // Frames of RecordFunction on this thread, outermost first.
@@ -83,7 +87,7 @@ struct OpFrame {
   int64_t choice_size = 0, choice_dim = 0;  // topk: size of the dimension that it chooses from
   std::vector<c10::IValue> arguments;  // kept where something is assumed of the result: they are gone when the call ends
   at::Tensor indices;                 // coalesce: those of the result, if known
-  std::unique_ptr<PendingFill> fill;
+  std::unique_ptr<PendingFormula> formula;
   std::unique_ptr<PendingCompute> pending;
   std::shared_ptr<PendingCollective> collective;  // what a c10d operator will have written
 };
@@ -96,7 +100,7 @@ struct RecentAlloc {
 };
 
 inline constexpr size_t kRecentAllocs = 16;
-inline constexpr size_t kOperatorSlots = 1024, kStackSlots = 512, kNodeNameBits = 6;
+inline constexpr size_t kOperatorSlots = 1024, kStackSlots = 4096, kParameterSlots = 1024, kNodeNameBits = 6;
 
 struct ThreadState {
   std::vector<OpFrame> frames;
@@ -110,6 +114,10 @@ struct ThreadState {
   bool busy = false;          // the recorder itself is calling PyTorch
   const at::RecordFunction* closed = nullptr;  // the operator whose inside is not looked at, until it ends
   bool quiet = false;         // and PyTorch was told not to call the recorder for what is inside
+  ForwardTable* forward = nullptr;   // lines of the nodes that this thread makes
+  ForwardTable* recalled = nullptr;  // those of the thread whose nodes it runs
+  uint64_t recalled_thread = 0;
+  uint32_t node_stack = 0, node_module = 0;  // of the last node that had them
   int backward_depth = 0;
   int optimizer_depth = 0;
   int data_depth = 0;
@@ -121,9 +129,14 @@ struct ThreadState {
   uint32_t recent_next = 0;
   record::Event last_free;    // the last requested free, until it is completed
   struct {
-    const char* name = nullptr;
+    const void* schema = nullptr;
     const OpInfo* info = nullptr;
-  } operators[kOperatorSlots];  // by the address of the name
+    uint64_t age = 0;
+  } operators[kOperatorSlots];  // by the address of the schema
+  struct {
+    uint64_t address = 0, changes = 0;
+    uint32_t module = 0;
+  } parameters[kParameterSlots];  // used last, by their address; while nothing changed
   struct {
     std::string text;
     uint32_t id = 0;

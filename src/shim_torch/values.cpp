@@ -93,10 +93,10 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
       continue;
     }
     bool written = info.writes[i], write_only = info.write_only[i];
-    for_each_tensor(info.kinds[i], value, [&](const at::Tensor& t, int) {
+    for_each_tensor(info.kinds[i], value, [&](const at::Tensor& t, int element) {
       if (!t.defined() || v.opaque) return;
-      if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now
-        if (t.is_cuda() && !plain_cuda(t)) v.opaque = true;
+      if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now, and an odd list begins with one
+        if (element <= 0 && t.is_cuda() && !plain_cuda(t)) v.opaque = true;
         return;
       }
       switch (classify(t)) {
@@ -166,22 +166,87 @@ bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, Pe
   return complete;
 }
 
-// fill_ with a known value: the content is a pattern, which costs nothing however large the tensor is.
-bool fill_by_pattern(ThreadState& thread, OpFrame& frame) {
-  const at::Tensor& device = frame.fill->target;
-  if (device.element_size() > 8 || !device.is_non_overlapping_and_dense() || device.numel() == 0) return false;
-  PlainCpuScope scope(thread);
-  at::Tensor one = at::empty({1}, at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
-  one.fill_(frame.fill->value);
+// The value as an element of the type, in the low bytes; nothing where the type is not one of these.
+std::optional<uint64_t> element_bits(at::ScalarType type, const at::Scalar& value) {
   uint64_t bits = 0;
+  const auto put = [&](auto element) { std::memcpy(&bits, &element, sizeof element); };
+  switch (type) {
+    case at::kFloat: put(value.to<float>()); break;
+    case at::kDouble: put(value.to<double>()); break;
+    case at::kHalf: put(value.to<at::Half>()); break;
+    case at::kBFloat16: put(value.to<at::BFloat16>()); break;
+    case at::kLong: put(value.to<int64_t>()); break;
+    case at::kInt: put(value.to<int32_t>()); break;
+    case at::kShort: put(value.to<int16_t>()); break;
+    case at::kChar: put(value.to<int8_t>()); break;
+    case at::kByte: put(value.to<uint8_t>()); break;
+    case at::kBool: put(value.to<bool>()); break;
+    default: return std::nullopt;
+  }
+  return bits;
+}
+
+// fill_ with a known value: the content is a pattern, which costs nothing however large the tensor is. Null where it is none.
+std::unique_ptr<PendingFormula> fill_formula(c10::ArrayRef<const c10::IValue> inputs) {
+  if (inputs.size() != 2 || !inputs[0].isTensor() || !inputs[1].isScalar()) return nullptr;
+  const at::Tensor& device = inputs[0].toTensor();
+  if (!device.is_non_overlapping_and_dense() || device.numel() == 0) return nullptr;
+  std::optional<uint64_t> bits;
+  try {
+    bits = element_bits(device.scalar_type(), inputs[1].toScalar());
+  } catch (...) {  // the value does not fit: the operator itself will say so
+  }
+  if (!bits) return nullptr;
   auto width = static_cast<unsigned>(device.element_size());
-  std::memcpy(&bits, one.const_data_ptr(), width);
-  if (width == 8 && bits == 0) width = 1;
-  if (width == 8 && (bits >> 32) == (bits & 0xffffffff)) width = 4;
-  if (width > 4 || capturing()) return false;
-  bridge().content_fill(address_of(device), static_cast<uint32_t>(bits), width, span_bytes(device));
+  if (width == 8 && *bits == 0) width = 1;
+  if (width == 8 && (*bits >> 32) == (*bits & 0xffffffff)) width = 4;
+  if (width > 4) return nullptr;
+  auto formula = std::make_unique<PendingFormula>();
+  *formula = {device, static_cast<uint32_t>(*bits), width, 0, 0};
+  return formula;
+}
+
+// arange(start, end, step, out) of whole numbers.
+std::unique_ptr<PendingFormula> range_formula(c10::ArrayRef<const c10::IValue> inputs) {
+  if (inputs.size() != 4 || !inputs[0].isInt() || !inputs[1].isInt() || !inputs[2].isInt() || !inputs[3].isTensor()) return nullptr;
+  const at::Tensor& device = inputs[3].toTensor();
+  if (device.scalar_type() != at::kLong && device.scalar_type() != at::kInt) return nullptr;
+  auto formula = std::make_unique<PendingFormula>();
+  *formula = {device, 0, 0, inputs[0].toInt(), inputs[2].toInt()};
+  return formula;
+}
+
+void store_range(ThreadState& thread, const PendingFormula& range) {
+  const at::Tensor& device = range.target;  // has its size now
+  if (!small_enough(device)) return forget(device);
+  const auto write = [&](auto element) {
+    std::vector<decltype(element)> elements(static_cast<size_t>(device.numel()));
+    int64_t value = range.start;
+    for (auto& e : elements) {
+      e = static_cast<decltype(element)>(value);
+      value = static_cast<int64_t>(static_cast<uint64_t>(value) + static_cast<uint64_t>(range.step));
+    }
+    if (device.is_contiguous()) return bridge().content_set(address_of(device), elements.data(), elements.size() * sizeof element);
+    PlainCpuScope scope(thread);
+    at::Tensor host = at::empty(device.sizes(), at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
+    std::memcpy(host.mutable_data_ptr(), elements.data(), elements.size() * sizeof element);
+    store(device, host);
+  };
+  if (device.scalar_type() == at::kLong)
+    write(int64_t{});
+  else
+    write(int32_t{});
+}
+
+void store_formula(ThreadState& thread, const PendingFormula& formula) {
+  const at::Tensor& device = formula.target;
+  if (device.numel() == 0) return;
+  if (capturing()) return forget(device);
+  if (formula.width == 0)
+    store_range(thread, formula);
+  else
+    bridge().content_fill(address_of(device), formula.pattern, formula.width, span_bytes(device));
   shim().counters.computed.fetch_add(1, std::memory_order_relaxed);
-  return true;
 }
 
 // Host-to-device copies keep their bytes as known content unless they are weights or large floating-point data, which nothing
@@ -215,6 +280,7 @@ uint64_t address_of(const at::Tensor& tensor) {
 }
 
 uint64_t span_bytes(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return tensor.nbytes();
   if (tensor.numel() == 0) return 0;
   int64_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -307,7 +373,13 @@ void forget(const at::Tensor& device) {
   uint64_t span = span_bytes(device);
   if (span == 0) return;
   uint64_t address = address_of(device);
-  if (bridge().content_any(address, span)) bridge().content_forget(address, span);
+  if (!bridge().content_any(address, span)) return;
+  const size_t item = device.element_size();
+  const auto forget_run = [&](int64_t offset, int64_t run, int64_t) {
+    bridge().content_forget(address + static_cast<uint64_t>(offset) * item, static_cast<size_t>(run) * item);
+  };
+  // What lies in the gaps of a view is not its own.
+  if (device.is_non_overlapping_and_dense() || !for_each_run(device, forget_run)) bridge().content_forget(address, span);
 }
 
 bool prepare(const OpInfo& info, PendingCompute& pending) {
@@ -423,8 +495,10 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   }
   bridge().operator_depth_add(1);
   frame.depth_added = true;
-  if (info.special == Special::kFill && inputs.size() == 2 && inputs[0].isTensor() && inputs[1].isScalar() && shim().settings.known_values) {
-    frame.fill = std::make_unique<PendingFill>(PendingFill{inputs[0].toTensor(), inputs[1].toScalar()});
+  if (shim().settings.known_values) {
+    if (info.special == Special::kFill) frame.formula = fill_formula(inputs);
+    if (info.special == Special::kRange) frame.formula = range_formula(inputs);
+    if (frame.formula) return;
   }
   bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter && (!info.random || info.generator_argument >= 0) &&
               info.hidden_writes.empty() && shim().settings.known_values;
@@ -454,7 +528,10 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
   if (frame.delegated) return;  // the call inside it was followed
   auto outputs = outputs_of(*frame.function, info);
   auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
-  if (frame.fill && fill_by_pattern(thread, frame)) return;
+  if (frame.formula) {
+    if (outputs.empty()) return forget(frame.formula->target);  // it failed
+    return store_formula(thread, *frame.formula);
+  }
   if (frame.pending && frame.pending->partial) {
     PlainCpuScope scope(thread);
     finish_partial(info, *frame.pending, outputs);

@@ -281,6 +281,12 @@ bool RecordDecoder::read_events(Cursor& in, Stream& stream, uint32_t said) {
     event.name = string(packed.name);
     event.stack = stack_of(stream, packed.stack);
     if (budget_.exceeded()) return false;
+    if (event.kind == EventKind::kFreed) {
+      if (!budget_.take(2 * sizeof(Event))) return false;
+      event.kind = EventKind::kFreeRequested;
+      stream.events.push_back(event);
+      event.kind = EventKind::kFreeCompleted;
+    }
     stream.events.push_back(event);
     if (event.kind == EventKind::kFact) add_fact(record_.string(event.name));
     if (event.kind == EventKind::kProcessStart) record_.processes[stream.process].command = record_.string(event.name);

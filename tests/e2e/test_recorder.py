@@ -1,4 +1,5 @@
 """The recorder inside real PyTorch programs: what it says must be what the program itself holds, and the program must not notice."""
+import csv
 import json
 import shutil
 import signal
@@ -221,6 +222,50 @@ filler = torch.empty(1 << 28, dtype=torch.uint8, device='cuda')
     made = {(t["site"]["user_line"]["line"], t["size_bytes"]): t["site"]["op"] for t in result.device["largest"]}
     assert made[(4, 2 << 20)] == "aten::_to_copy"
     assert made[(4, 4 << 20)] == "torch::autograd::AccumulateGrad"  # of what the cast's node handed on
+
+
+def test_lines_behind_views(python, tonnage, tmp_path):
+    """Views are not observed; what is made in their backward pass has its line, and a parameter that is used through one is one."""
+    record, table = tmp_path / "kept.tonnage", tmp_path / "kept.csv"
+    result = python("""
+import torch
+weight = torch.nn.Parameter(torch.randn(1024, 512, device='cuda'))
+x = torch.randn(256, 512, device='cuda', requires_grad=True)
+turned = weight.t()
+y = torch.mm(x, turned)  # its backward pass makes the weight's gradient
+z = y.view(16, 16, 1024)  # and this one's a copy
+z = z.transpose(0, 1)
+z = z.select(0, 3)  # and this one's zeros
+(z * 3).sum().backward()
+""", options=["--record", record])
+    assert result.code == 0, result.err
+    assert tonnage("report", "--csv", table, record).code == 0
+    rows = list(csv.DictReader(table.open()))
+    made = {(r["op"], int(r["requested_bytes"]), r["phase"]): (int(r["line"].rsplit(":", 1)[1]), r["category"]) for r in rows}
+    assert made["aten::randn", 2 << 20, "init"] == (3, "parameters")
+    assert made["aten::mm", 2 << 20, "backward"] == (6, "gradients")
+    assert made["aten::clone", 1 << 20, "backward"][0] == 7
+    assert made["aten::zeros", 1 << 20, "backward"][0] == 9
+
+
+def test_gradients_used_up_by_their_hooks(python):
+    """An optimizer in the backward pass frees each gradient at once: while it lives, it is one."""
+    result = python("""
+import torch
+layers = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(3)]).cuda()
+def use_up(p):
+    if p is layers[0].weight:
+        filler = torch.empty(1 << 28, dtype=torch.uint8, device='cuda')  # the peak: this gradient alone is there
+        print('GRADIENT', p.grad.numel() * 4, flush=True)
+    p.grad = None
+for p in layers.parameters():
+    p.register_post_accumulate_grad_hook(use_up)
+for _ in range(2):
+    layers(torch.randn(8, 2048, device='cuda')).sum().backward()
+""")
+    assert result.code == 0, result.err
+    check_adds_up(result.report)
+    assert category_bytes(result.device["peak_allocated"], "gradients") == 2048 * 2048 * 4
 
 
 def test_graph_replay_forgets_what_it_writes(python):

@@ -112,3 +112,37 @@ def test_any_of_unknown_numbers_is_as_they_are_judged(run, tmp_path):
     done = run(PYTHON, script, gpu="h200")
     assert done.out.split("\n")[0] == "[True, False, False, False, False, True]"
     assert sum(read["count"] for read in done.report["unknown_reads"]) == 6
+
+
+def test_ranges_and_fills_are_known(run, tmp_path):
+    """arange and fill_ of every type that training uses, read back as the host would compute them."""
+    script = tmp_path / "ranges.py"
+    script.write_text("import torch\n"
+                      "d = 'cuda'\n"
+                      "def same(a, b): assert a.dtype == b.dtype and a.shape == b.shape and (a.cpu() == b).all(), (a, b)\n"
+                      "for device_made, host_made in ((torch.arange(7, device=x), torch.arange(7)) for x in [d]): same(device_made, host_made)\n"
+                      "for a in [(3, 20, 4), (9, -5, -3), (5, 5, 1), (-(1 << 40), -(1 << 40) + 6, 2)]:\n"
+                      "    same(torch.arange(*a, device=d), torch.arange(*a))\n"
+                      "same(torch.arange(4, 9, dtype=torch.int32, device=d), torch.arange(4, 9, dtype=torch.int32))\n"
+                      "same(torch.arange(0, 2, 0.25, device=d), torch.arange(0, 2, 0.25))\n"
+                      "same(torch.arange(5, dtype=torch.bfloat16, device=d), torch.arange(5, dtype=torch.bfloat16))\n"
+                      "same(torch.arange(5, dtype=torch.int16, device=d), torch.arange(5, dtype=torch.int16))\n"
+                      "out = torch.empty(0, dtype=torch.long, device=d)\n"
+                      "same(torch.arange(2, 8, 2, out=out), torch.tensor([2, 4, 6]))\n"
+                      "strided = torch.zeros(6, dtype=torch.long, device=d)\n"
+                      "torch.arange(3, out=strided[::2])\n"
+                      "same(strided, torch.tensor([0, 0, 1, 0, 2, 0]))\n"
+                      "for t in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool):\n"
+                      "    for value in (0, 1, 5, 100):\n"
+                      "        same(torch.full((3, 5), value, dtype=t, device=d), torch.full((3, 5), value, dtype=t))\n"
+                      "        part = torch.zeros(4, 6, dtype=t, device=d); part[:, 1:4].fill_(value)\n"
+                      "        host = torch.zeros(4, 6, dtype=t); host[:, 1:4].fill_(value)\n"
+                      "        same(part, host)\n"
+                      "same(torch.full((3,), -1, device=d), torch.full((3,), -1))\n"
+                      "x = torch.ones(4, dtype=torch.uint8, device=d)\n"
+                      "for bad in (lambda: x.fill_(3 + 4j), lambda: torch.arange(1, 0, 1, out=x)):\n"
+                      "    try: bad()\n    except RuntimeError: continue\n    raise SystemExit('no error')\n"
+                      "print('same')\n")
+    done = run(PYTHON, script, gpu="h200")
+    assert done.code == 0 and done.out.split() == ["same"], done.err
+    assert not done.report["unknown_reads"]

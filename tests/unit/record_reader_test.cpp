@@ -180,7 +180,7 @@ TEST(RecordReader, AMissingChunkLeavesLaterIdsRight) {
 }
 
 TEST(RecordReader, OtherVersionsSayWhichSideIsWrong) {
-  for (const uint16_t version : {uint16_t{0}, uint16_t{2}, uint16_t{999}}) {
+  for (const uint16_t version : {uint16_t{0}, static_cast<uint16_t>(record::kNewestReadableVersion + 1), uint16_t{999}}) {
     Bytes bytes = sample(1).bytes;
     reseal(bytes, 0, [&](ChunkHeader& h) { h.version = version; });
     const auto record = read_record_bytes(bytes, "r");

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <random>
 #include <thread>
@@ -42,7 +43,7 @@ TEST(RecordWriter, EveryFieldComesBack) {
     for (int i = 0; i < 20'000; ++i) {
       Event e;
       e.kind = static_cast<EventKind>(1 + random() % 48);
-      if (e.kind == EventKind::kProcessStart || e.kind == EventKind::kProcessEnd) e.kind = EventKind::kAlloc;
+      if (e.kind == EventKind::kProcessStart || e.kind == EventKind::kProcessEnd || e.kind == EventKind::kFreed) e.kind = EventKind::kAlloc;
       e.device = static_cast<uint8_t>(random() % 3);
       e.phase = static_cast<Phase>(random() % 7);
       e.flags = static_cast<uint8_t>(random() % 2);
@@ -155,6 +156,62 @@ TEST(RecordWriter, TimesAndThreadsAreFilledIn) {
   EXPECT_GE(events[1].time_ns, events[0].time_ns);
   EXPECT_EQ(events[2].time_ns, 5u);
   EXPECT_EQ(events[2].address, 3u);  // a process's own order is kept
+}
+
+// A free that is completed at once takes one event in the file, and is two for every reader.
+TEST(RecordWriter, AFreeThatIsCompletedAtOnceIsOneEventInTheFile) {
+  const auto free_event = [](EventKind kind, uint64_t address, uint64_t time_ns = 0) {
+    Event event = alloc_event(address, 512, time_ns);
+    event.kind = kind;
+    return event;
+  };
+  const auto events_in_file = [](const TempRecord& file) {
+    uint32_t n = 0;
+    const auto bytes = file.bytes();
+    for (size_t at = 0; at < bytes.size();) {
+      ChunkHeader header;
+      std::memcpy(&header, bytes.data() + at, sizeof header);
+      n += header.event_count;
+      at += sizeof header + header.payload_bytes;
+    }
+    return n;
+  };
+  TempRecord file;
+  Writer writer;
+  ASSERT_TRUE(writer.open(file.path().c_str(), 0));
+  std::vector<std::pair<EventKind, uint64_t>> expected;
+  const auto emit = [&](const Event& event) {
+    writer.emit(event);
+    expected.emplace_back(event.kind, event.address);
+  };
+  emit(free_event(EventKind::kFreeRequested, 0x1000));  // one
+  emit(free_event(EventKind::kFreeCompleted, 0x1000));
+  emit(free_event(EventKind::kFreeCompleted, 0x1000));  // a second one is an event of its own
+  emit(free_event(EventKind::kFreeRequested, 0x2000));
+  emit(free_event(EventKind::kFreeCompleted, 0x3000));  // another block's
+  emit(free_event(EventKind::kFreeRequested, 0x4000));
+  emit(alloc_event(0x9000, 1));                         // something in between
+  emit(free_event(EventKind::kFreeCompleted, 0x4000));
+  emit(free_event(EventKind::kFreeRequested, 0x5000, 100));
+  emit(free_event(EventKind::kFreeCompleted, 0x5000, 200));  // later
+  emit(free_event(EventKind::kFreeRequested, 0x6000));
+  std::thread([&] { emit(free_event(EventKind::kFreeCompleted, 0x6000)); }).join();  // on another thread
+  emit(free_event(EventKind::kFreeRequested, 0x7000));
+  Event elsewhere = free_event(EventKind::kFreeCompleted, 0x7000);
+  elsewhere.op = writer.intern_string("aten::mm");
+  emit(elsewhere);
+  emit(free_event(EventKind::kFreeRequested, 0x8000));
+  writer.flush();
+  emit(free_event(EventKind::kFreeCompleted, 0x8000));  // in the next chunk
+  writer.flush();
+  const auto events = program_events(file.read());
+  ASSERT_EQ(events.size(), expected.size());
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].kind, expected[i].first) << i;
+    EXPECT_EQ(events[i].address, expected[i].second) << i;
+  }
+  EXPECT_EQ(events[0].time_ns, events[1].time_ns);
+  EXPECT_EQ(events_in_file(file), expected.size() - 1 + 1);  // one pair is one; the process's start is another
 }
 
 TEST(RecordWriter, AnOldBufferIsWrittenWithTheNextEvent) {
