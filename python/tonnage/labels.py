@@ -36,6 +36,7 @@ def attach(path):
     library.tonnage_torch_step.restype = None
     _library = library
     _finish_before_hard_exit(library)
+    _show_all_to_profilers(library)
 
 
 def _finish_before_hard_exit(library):
@@ -51,6 +52,21 @@ def _finish_before_hard_exit(library):
             leave(status)
 
     os._exit = _exit
+
+
+def _show_all_to_profilers(library):
+    """The recorder has PyTorch pass over plain views, which it does not need; a profiler does, from its first operator on."""
+    profiler = sys.modules.get("torch.autograd.profiler")
+    start = getattr(profiler, "_run_on_profiler_start", None)
+    if start is None:
+        return
+    library.tonnage_torch_observe_all.restype = None
+
+    def _run_on_profiler_start():
+        library.tonnage_torch_observe_all()
+        start()
+
+    profiler._run_on_profiler_start = _run_on_profiler_start
 
 
 def torch_imported():

@@ -299,6 +299,7 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
   frame.info = &info;
   frame.name = info.name_id;
   if (outermost) {
+    attach_python();
     if (step_pending.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && thread.backward_depth == 0) finish_pending_step();
     take_stack(thread);
     look_at_parameters(thread, info, f);

@@ -238,6 +238,8 @@ __attribute__((visibility("default"))) void tonnage_torch_step() {
   if (shim::ThreadState* thread = shim::thread_state()) shim::note_optimizer_step(*thread);
 }
 
+__attribute__((visibility("default"))) void tonnage_torch_observe_all() { tonnage::shim::observe_plain_views(); }
+
 __attribute__((visibility("default"))) void tonnage_torch_message(const char* text, int warning) {
   if (text) tonnage::shim::message(text, warning != 0);
 }

@@ -89,7 +89,9 @@ void MemoryTrace::operator_begins(const at::RecordFunction& function) {
   } else if (!frame.backward && !module_of_.empty()) {
     for (const c10::IValue& input : function.inputs())
       if (input.isTensor()) {
-        auto found = module_of_.find(input.unsafeToTensorImpl());
+        const at::Tensor& tensor = input.toTensor();
+        // A parameter may come in as a view: weight.t() of a linear layer.
+        auto found = module_of_.find(tensor.defined() && tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : tensor.unsafeGetTensorImpl());
         if (found != module_of_.end()) here.module = found->second;
       }
     if (function.seqNr() >= 0) module_at_[function.seqNr()] = here.module;

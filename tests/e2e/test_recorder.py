@@ -348,18 +348,20 @@ def test_users_own_profiler(python):
 from torch.profiler import profile, ProfilerActivity, record_function
 mask = torch.zeros(1000, dtype=torch.bool, device='cuda')
 mask[::4] = True
+spare = torch.zeros(4, 8, device='cuda')
 with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True) as p:
+    spare.squeeze()  # the first thing that it sees
     with record_function('my part'):
 """ + "".join("        " + line + "\n" for line in STEPS.strip().splitlines()) + """
     print('chosen', mask.nonzero().shape[0])
 events = {e.key: e.count for e in p.key_averages()}
-print('EVENTS ' + json.dumps({k: events.get(k, 0) for k in ('aten::linear', 'aten::t', 'aten::addmm', 'my part', 'Optimizer.step#AdamW.step')}))
+print('EVENTS ' + json.dumps({k: events.get(k, 0) for k in ('aten::squeeze', 'aten::linear', 'aten::t', 'aten::addmm', 'my part', 'Optimizer.step#AdamW.step')}))
 hold([model], [optimizer])
 """)
     check_held(result, "parameters", "gradients", "optimizer_state")
     assert "chosen 250" in result.out
     events = json.loads(next(line for line in result.out.splitlines() if line.startswith("EVENTS "))[7:])
-    assert events == {"aten::linear": 6, "aten::t": events["aten::t"], "aten::addmm": 6, "my part": 1, "Optimizer.step#AdamW.step": 3}
+    assert events == {"aten::squeeze": 1, "aten::linear": 6, "aten::t": events["aten::t"], "aten::addmm": 6, "my part": 1, "Optimizer.step#AdamW.step": 3}
     assert events["aten::t"] >= 6
 
 
