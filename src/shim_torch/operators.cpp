@@ -198,8 +198,15 @@ constexpr struct {
     {"aten::reshape", ""}, {"aten::flatten", "using_ints"}, {"aten::item", ""},
 };
 
-void observe(const char* name, const char* overload, bool observed) {
-  if (auto handle = c10::Dispatcher::singleton().findSchema({name, overload})) set_observed(*handle, observed);
+constexpr std::string_view kDetach = "aten::detach";
+
+// Whether plain views, or detach, are left out now: both are taken back once and for all.
+std::atomic<bool> views_left_out{false}, detach_left_out{false};
+
+void observe(std::string_view one, bool observed) {
+  for (const auto& view : kPlainViews)
+    if (one.empty() || one == view.name)
+      if (auto handle = c10::Dispatcher::singleton().findSchema({view.name, view.overload})) set_observed(*handle, observed);
 }
 
 // Descriptions by the address of the operator's schema (of its name where the schema cannot be reached). It stays while the
@@ -251,12 +258,16 @@ bool only_observer(const at::RecordFunction& function) {
 }
 
 void leave_out_plain_views() {
-  for (const auto& view : kPlainViews) observe(view.name, view.overload, false);
+  if (!kKnownLayout) return;
+  observe({}, false);
+  views_left_out = detach_left_out = true;
 }
 void observe_plain_views() {
-  for (const auto& view : kPlainViews) observe(view.name, view.overload, true);
+  if (views_left_out.load(std::memory_order_relaxed) && views_left_out.exchange(false)) observe({}, true);
 }
-void observe_detach() { observe("aten::detach", "", true); }
+void observe_detach() {
+  if (detach_left_out.load(std::memory_order_relaxed) && detach_left_out.exchange(false)) observe(kDetach, true);
+}
 
 void watch_operators() { table().listening.emplace(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Removals>())); }
 

@@ -15,7 +15,7 @@
 namespace tonnage::shim {
 
 // Part of the file name: raise it when the recorder or the bridge changes, so that recorders built before are not loaded.
-inline constexpr int kShimInterface = 5;
+inline constexpr int kShimInterface = 6;
 
 // "<root>/lib/libc10_cuda.so" -> "<root>"; "" if the path has another form.
 inline std::string torch_root_of(const std::string& libc10_cuda_path) {
