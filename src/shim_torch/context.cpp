@@ -401,6 +401,21 @@ void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
 
 void count_exception() { shim().counters.exceptions.fetch_add(1, std::memory_order_relaxed); }
 
+// Nothing can happen inside a view: it needs no frame, but its node in the graph has a line.
+void view_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
+  if (f.seqNr() < 0 || thread.backward_depth > 0) return;
+  const bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
+  if (outermost) {
+    take_stack(thread);
+    look_at_parameters(thread, info, f);
+  }
+  remember_forward(thread, f.seqNr());
+  if (outermost && thread.frames.empty()) {
+    thread.stack = 0;
+    thread.native_stack = false;
+  }
+}
+
 void function_begins(ThreadState& thread, const at::RecordFunction& f) {
   const OpInfo* info = find_operator(thread, f);
   if (!info) return named_begins(thread, f);
@@ -411,21 +426,7 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
     return;
   }
   if (!thread.frames.empty() && thread.frames.back().gradient_expected) look_for_gradient(thread.frames.back(), *info, f);
-  // Nothing can happen inside a view: it needs no frame, but its node in the graph has a line.
-  if (info->only_views && !info->closable) {
-    if (f.seqNr() < 0 || thread.backward_depth > 0) return;
-    const bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
-    if (outermost) {
-      take_stack(thread);
-      look_at_parameters(thread, *info, f);
-    }
-    remember_forward(thread, f.seqNr());
-    if (outermost && thread.frames.empty()) {
-      thread.stack = 0;
-      thread.native_stack = false;
-    }
-    return;
-  }
+  if (info->only_views && !info->closable) return view_begins(thread, f, *info);
   operator_begins(thread, f, *info);
 }
 

@@ -1,6 +1,8 @@
 #include "vgpu/driver/code_memory.h"
 
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "vgpu/driver/host_layout.h"
 #include "vgpu/driver/module.h"
@@ -15,11 +17,22 @@ constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule
 // make on an H200, the 36th, one of the 70s or 80s, and the 122nd took a granule.
 constexpr uint64_t kStreamStateBytes = 48ull << 10;
 constexpr uint64_t kStreamStateUsed = 7 * kStreamStateBytes;
+// Executable graphs share both pools with streams: every branch takes a piece of the state pool and this of the queues' pool.
+constexpr uint64_t kBranchBytes = 64ull << 10;
+// Their nodes: those of one graph lie together in one piece of a pool, but for kernels with many parameters, which have pieces of
+// their own elsewhere. A context has used some of the first granule of either. A list of the nodes is in a third pool.
+constexpr uint64_t kNodeBytes = 1816, kMediumNodeBytes = 2880, kLargeNodeBytes = 8192, kNodesHeaderBytes = 8;
+constexpr uint64_t kNodesUsed = 53'000, kLargeNodesUsed = 256ull << 10;
+constexpr uint64_t kListEntryBytes = 512;
 constexpr uint64_t kDefaultStack = 1024;         // bytes of local memory per thread that every context has
 
 constexpr uint64_t kHeapOfContext = 414ull << 20;   // the driver's own block: addresses that it has in a new context
 constexpr uint64_t kHeapForPrintf = 92ull << 20;    // and more when code that can print has come
 
+// Memory without device addresses of its own, taken by granules and never given back.
+struct Quantity {
+  uint64_t used = 0, granules = 1;
+};
 // A heap of the driver's own: grows by whole granules, gives nothing back.
 struct Heap {
   uint64_t cursor = 0, end = 0;
@@ -28,7 +41,10 @@ struct DeviceMemory {
   image::ChunkPool code{image::kFirstCodeChunkFree};
   Heap data, streams;
   uint64_t stream_state_bytes = kStreamStateUsed;
-  uint64_t idle_streams = 0;  // places of destroyed streams, used again
+  std::vector<uint64_t> node_pools{kGranule - kNodesUsed};  // bytes left in each
+  Quantity large_nodes{kLargeNodesUsed, 1}, node_lists;
+  // What destroyed streams and graphs leave, used again: a queue's place can become several branches'.
+  uint64_t idle_states = 0, idle_queues = 0, idle_branch_bytes = 0;
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
   bool has_printf = false, has_assert = false, has_malloc = false, has_report_buffer = false, has_malloc_heap = false;
   bool prepared = false, has_remote_domain = false;
@@ -125,18 +141,84 @@ void release_variable(Device*, CUdeviceptr address) {
   if (remove_allocation(address, &allocation)) driver()->content.forget(address, allocation.requested_bytes);
 }
 
+static void take_stream_state(Device* device, DeviceMemory& memory) {
+  if (memory.idle_states > 0) {
+    memory.idle_states--;
+    return;
+  }
+  const uint64_t granules = round_up(memory.stream_state_bytes, kGranule) / kGranule;
+  memory.stream_state_bytes += kStreamStateBytes;
+  if (memory.stream_state_bytes > granules * kGranule) charge(device, kGranule, "streams");  // it has no device addresses
+}
+
+static void add(Device* device, Quantity* quantity, uint64_t bytes) {
+  quantity->used += bytes;
+  const uint64_t granules = round_up(quantity->used, kGranule) / kGranule;
+  if (granules <= quantity->granules) return;
+  charge(device, (granules - quantity->granules) * kGranule, "graphs");
+  quantity->granules = granules;
+}
+
+static uint64_t piece_bytes(const GraphFootprint& f) {
+  const uint64_t nodes = (f.small_kernels + f.copies) * kNodeBytes + f.medium_kernels * kMediumNodeBytes;
+  return nodes ? nodes + kNodesHeaderBytes : 0;
+}
+static uint64_t list_bytes(const GraphFootprint& f) {
+  const uint64_t nodes = f.small_kernels + f.medium_kernels + f.large_kernels + f.copies;
+  return nodes ? (nodes + 1) * kListEntryBytes : 0;
+}
+
+void charge_graph(Device* device, GraphFootprint* footprint) {
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
+  for (uint64_t i = 0; i < footprint->branches; i++) {
+    take_stream_state(device, memory);
+    if (memory.idle_branch_bytes == 0 && memory.idle_queues > 0) {
+      memory.idle_queues--;
+      memory.idle_branch_bytes = kStreamBytes;
+    }
+    if (memory.idle_branch_bytes > 0)
+      memory.idle_branch_bytes -= kBranchBytes;
+    else
+      grow(device, &memory.streams, kBranchBytes, "graphs");
+  }
+  if (const uint64_t bytes = piece_bytes(*footprint)) {
+    auto& pools = memory.node_pools;
+    size_t pool = 0;
+    while (pool < pools.size() && pools[pool] < bytes) pool++;
+    if (pool == pools.size()) {
+      pools.push_back(round_up(bytes, kGranule));
+      charge(device, pools.back(), "graphs");
+    }
+    pools[pool] -= bytes;
+    footprint->pool = static_cast<int>(pool);
+  }
+  add(device, &memory.large_nodes, footprint->large_kernels * kLargeNodeBytes);
+  add(device, &memory.node_lists, list_bytes(*footprint));
+}
+
+void refund_graph(Device* device, const GraphFootprint& footprint) {
+  DriverMemory& all = driver_memory();
+  std::lock_guard lock(all.mutex);
+  DeviceMemory& memory = all.devices[device];
+  memory.idle_states += footprint.branches;
+  memory.idle_branch_bytes += footprint.branches * kBranchBytes;
+  if (footprint.pool >= 0) memory.node_pools[static_cast<size_t>(footprint.pool)] += piece_bytes(footprint);
+  memory.large_nodes.used -= footprint.large_kernels * kLargeNodeBytes;
+  memory.node_lists.used -= list_bytes(footprint);
+}
+
 void charge_stream(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  if (memory.idle_streams > 0) {
-    memory.idle_streams--;
+  take_stream_state(device, memory);
+  if (memory.idle_queues > 0) {
+    memory.idle_queues--;
     return;
   }
   memory.made_streams++;
-  const uint64_t granules = round_up(memory.stream_state_bytes, kGranule) / kGranule;
-  memory.stream_state_bytes += kStreamStateBytes;
-  if (memory.stream_state_bytes > granules * kGranule) charge(device, kGranule, "streams");  // it has no device addresses
   // Seen with two devices: the room for one stream is gone where another device has a context too.
   if (memory.made_streams == 1 && all.contexts == 1) return;
   grow(device, &memory.streams, kStreamBytes, "streams");
@@ -145,7 +227,8 @@ void charge_stream(Device* device) {
 void refund_stream(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
-  all.devices[device].idle_streams++;
+  all.devices[device].idle_states++;
+  all.devices[device].idle_queues++;
 }
 
 // Whether this is the first time on the device.

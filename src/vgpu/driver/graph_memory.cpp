@@ -26,7 +26,6 @@ struct GraphAllocation {
 struct DevicePool {
   std::vector<uint64_t> chunks;  // of kPoolChunk each
   uint64_t reserved = 0, reserved_high = 0, used_high = 0;
-  uint64_t exec_bytes = 0, exec_reserved = 0;  // of executable graphs themselves
   uint64_t live = 0;  // allocations that outlive their launch
   uint64_t peak = 0;  // most that a launch needed, while a graph that launched is still there
   std::unordered_set<GraphExec*> mapped;
@@ -224,38 +223,44 @@ bool free_graph_memory(CUdeviceptr address) {
 
 namespace {
 
-// 200 graphs of 50 nodes took 23 MiB on an H200 (driver 580): that much a node.
-constexpr uint64_t kNodeBytes = 2412;
-
-size_t count_nodes(const Graph& graph) {
-  size_t count = graph.nodes.size();
+void count_nodes(const Graph& graph, GraphFootprint* footprint) {
   for (const auto& node : graph.nodes) {
-    if (const auto* child = std::get_if<ChildParams>(&node->params)) count += count_nodes(*child->graph);
-    if (const auto* conditional = std::get_if<ConditionalParams>(&node->params))
-      for (const auto& body : conditional->bodies) count += count_nodes(*body);
+    if (const auto* kernel = std::get_if<KernelParams>(&node->params)) {
+      const size_t bytes = kernel->buffer.size();
+      (bytes <= kMostOfSmallKernel ? footprint->small_kernels : bytes <= kMostOfMediumKernel ? footprint->medium_kernels : footprint->large_kernels)++;
+    } else if (std::holds_alternative<MemcpyParams>(node->params)) {
+      footprint->copies++;
+    } else if (const auto* child = std::get_if<ChildParams>(&node->params)) {
+      count_nodes(*child->graph, footprint);
+    } else if (const auto* conditional = std::get_if<ConditionalParams>(&node->params)) {
+      for (const auto& body : conditional->bodies) count_nodes(*body, footprint);
+    }
   }
-  return count;
+}
+
+// Chains that cover the nodes: each node goes on where one of those before it ended, if no other has gone on there.
+uint64_t count_branches(const std::vector<GraphNode*>& order) {
+  std::unordered_set<const GraphNode*> continued;
+  uint64_t branches = 0;
+  for (const GraphNode* node : order) {
+    const bool goes_on = std::any_of(node->in.begin(), node->in.end(), [&](const Edge& edge) { return continued.insert(edge.node).second; });
+    branches += !goes_on;
+  }
+  return std::max<uint64_t>(branches, 1);
 }
 
 }  // namespace
 
 void charge_graph_exec(GraphExec* exec, Device* device) {
-  DevicePool& pool = state_of_graphs().pools[device];
-  if (device->code_bytes.load() < pool.exec_reserved) pool.exec_reserved = 0;  // it went with the context
   exec->home = device;
-  exec->own_bytes = count_nodes(*exec->graph) * kNodeBytes;
-  pool.exec_bytes += exec->own_bytes;
-  if (pool.exec_bytes <= pool.exec_reserved) return;
-  // Like other memory of the driver's own: by granules, never refused, never given back.
-  const uint64_t bytes = round_up(pool.exec_bytes, kGranule) - pool.exec_reserved;
-  pool.exec_reserved += bytes;
-  driver()->account.charge_always(device->physical, bytes);
-  device->code_bytes.fetch_add(bytes);
-  record_module_load(device->index, bytes, "graphs");
+  exec->footprint = {};
+  count_nodes(*exec->graph, &exec->footprint);
+  exec->footprint.branches = count_branches(exec->order);
+  charge_graph(device, &exec->footprint);
 }
 
 void release_graph_memory(GraphExec* exec) {
-  if (exec->home) state_of_graphs().pools[exec->home].exec_bytes -= exec->own_bytes;
+  if (exec->home) refund_graph(exec->home, exec->footprint);
   if (!exec->has_memory) return;
   if (exec->device) {
     DevicePool& pool = state_of_graphs().pools[exec->device];

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "vgpu/driver/code_memory.h"
 #include "vgpu/driver/graph.h"
 #include "vgpu/driver/state.h"
 
@@ -136,8 +137,8 @@ struct GraphExec {
   unsigned long long flags = 0;
   Device* device = nullptr;
   bool has_memory = false;
-  Device* home = nullptr;            // device that keeps own_bytes
-  uint64_t own_bytes = 0;
+  Device* home = nullptr;            // device that keeps its nodes
+  GraphFootprint footprint;
   uint64_t transient_bytes = 0;      // most memory that one launch needs at once (graph_memory.cpp)
 };
 
