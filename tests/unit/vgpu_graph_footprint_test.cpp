@@ -101,11 +101,18 @@ TEST_F(RealGraphs, TheFirstTakeADestroyedStreamsPlace) {
   CUstream streams[5] = {};
   for (CUstream& stream : streams) CU_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));  // the last opens a granule
   CU_OK(CU(cuStreamDestroy_v2)(streams[0]));
+  CU_OK(CU(cuMemAlloc_v2)(&memory_, kGranule));
   const uint64_t before = used();
+  CUgraph empty = nullptr;
+  CUgraphExec none = nullptr;
+  CU_OK(CU(cuGraphCreate)(&empty, 0));
+  CU_OK(CU(cuGraphInstantiateWithFlags)(&none, empty, 0));  // takes nothing
   for (uint64_t i = 0; i < 33; i++) {  // 8 in that place, 24 in the rest of the granule; there is state for 30
     CUgraph graph = nullptr;
     CUgraphExec exec = nullptr;
     CU_OK(CU(cuGraphCreate)(&graph, 0));
+    CUgraphNode node = nullptr;
+    add(graph, &node, nullptr, "memset", nullptr, nullptr);
     CU_OK(CU(cuGraphInstantiateWithFlags)(&exec, graph, 0));
     ASSERT_EQ(before + ((i >= 30) + (i >= 32)) * kGranule, used()) << i;
   }

@@ -20,7 +20,7 @@ void refund_stream(Device* device);
 
 // What an executable graph takes while it is there; by tools/device/graphs.cpp. Memsets and host nodes take nothing.
 struct GraphFootprint {
-  uint64_t branches = 1;       // chains of nodes that can run at the same time
+  uint64_t branches = 0;       // chains of nodes that can run at the same time
   uint64_t copies = 0;
   uint64_t small_kernels = 0, medium_kernels = 0, large_kernels = 0;  // by the size of their parameters
   int pool = -1;               // of the nodes; set by charge_graph

@@ -238,7 +238,7 @@ void count_nodes(const Graph& graph, GraphFootprint* footprint) {
   }
 }
 
-// Chains that cover the nodes: each node goes on where one of those before it ended, if no other has gone on there.
+// Chains that cover the nodes (an empty graph, as torch.compile's graph trees make one, has none and takes nothing): each node goes on where one of those before it ended, if no other has gone on there.
 uint64_t count_branches(const std::vector<GraphNode*>& order) {
   std::unordered_set<const GraphNode*> continued;
   uint64_t branches = 0;
@@ -246,7 +246,7 @@ uint64_t count_branches(const std::vector<GraphNode*>& order) {
     const bool goes_on = std::any_of(node->in.begin(), node->in.end(), [&](const Edge& edge) { return continued.insert(edge.node).second; });
     branches += !goes_on;
   }
-  return std::max<uint64_t>(branches, 1);
+  return branches;
 }
 
 }  // namespace
