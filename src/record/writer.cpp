@@ -248,9 +248,7 @@ void Writer::begin_stream() {
   pid_ = static_cast<uint32_t>(::getpid());
   stream_ = scramble(clock_ns(CLOCK_REALTIME) ^ (uint64_t{pid_} << 40)) | 1;
   sequence_ = 0;
-  event_count_ = 0;
-  events_.size = 0;
-  request_.at = SIZE_MAX;
+  drop_events();
   pack_ = PackState{};
   strings_sent_ = stacks_sent_ = 0;
   generation_.store(generations.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -335,9 +333,7 @@ void Writer::write_chunk(ChunkKind kind) {
   // A fork that passed fork_child() by (a plain clone()): what is buffered is the parent's.
   if (pid_ != static_cast<uint32_t>(::getpid())) {
     stream_ = 0;
-    events_.size = 0;
-    event_count_ = 0;
-    request_.at = SIZE_MAX;
+    drop_events();
     return;
   }
   for (bool last = false; !last;) {
@@ -392,9 +388,7 @@ void Writer::write_chunk(ChunkKind kind) {
     strings_sent_ = strings_end;
     stacks_sent_ = stacks_end;
   }
-  events_.size = 0;
-  event_count_ = 0;
-  request_.at = SIZE_MAX;
+  drop_events();
   pack_ = PackState{};
 }
 
@@ -403,6 +397,10 @@ bool Writer::write_whole(const uint8_t* bytes, size_t n) { return open_file() &&
 void Writer::fail() {
   recording_.store(false, std::memory_order_relaxed);
   failed_.store(true, std::memory_order_relaxed);
+  drop_events();
+}
+
+void Writer::drop_events() {
   events_.size = 0;
   event_count_ = 0;
   request_.at = SIZE_MAX;

@@ -68,6 +68,7 @@ class Writer {
   void finish_locked();
   void append(const Event& event);
   bool completes_request(const Event& event);
+  void drop_events();           // those that are buffered
   void write_chunk(ChunkKind kind);
   bool write_whole(const uint8_t* bytes, size_t n);
   bool open_file();

@@ -1,5 +1,5 @@
 // What a driver keeps on the device for executable graphs: instantiates and launches graphs one after another and prints each
-// change of free memory, and the address where a small allocation would go.
+// change of free memory. tests/data/graphs/h200.txt has an H200's.
 //
 //   g++ -O1 -std=c++17 -I$CUDA/include tools/device/graphs.cpp -o graphs -ldl
 //   [SMALL=BYTES] [FLAGS=N] ./graphs KIND NODES PARAMETER_BYTES GRAPHS [keep|destroy] [chain|wide] [STREAMS]     KIND: kernel, memset, memcpy

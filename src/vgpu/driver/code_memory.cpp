@@ -40,9 +40,8 @@ struct Heap {
 struct DeviceMemory {
   image::ChunkPool code{image::kFirstCodeChunkFree};
   Heap data, streams;
-  uint64_t stream_state_bytes = kStreamStateUsed;
   std::vector<uint64_t> node_pools{kGranule - kNodesUsed};  // bytes left in each
-  Quantity large_nodes{kLargeNodesUsed, 1}, node_lists;
+  Quantity stream_states{kStreamStateUsed, 1}, large_nodes{kLargeNodesUsed, 1}, node_lists;
   // What destroyed streams and graphs leave, used again: a queue's place can become several branches'.
   uint64_t idle_states = 0, idle_queues = 0, idle_branch_bytes = 0;
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
@@ -141,22 +140,19 @@ void release_variable(Device*, CUdeviceptr address) {
   if (remove_allocation(address, &allocation)) driver()->content.forget(address, allocation.requested_bytes);
 }
 
-static void take_stream_state(Device* device, DeviceMemory& memory) {
-  if (memory.idle_states > 0) {
-    memory.idle_states--;
-    return;
-  }
-  const uint64_t granules = round_up(memory.stream_state_bytes, kGranule) / kGranule;
-  memory.stream_state_bytes += kStreamStateBytes;
-  if (memory.stream_state_bytes > granules * kGranule) charge(device, kGranule, "streams");  // it has no device addresses
-}
-
-static void add(Device* device, Quantity* quantity, uint64_t bytes) {
+static void add(Device* device, Quantity* quantity, uint64_t bytes, std::string_view name) {
   quantity->used += bytes;
   const uint64_t granules = round_up(quantity->used, kGranule) / kGranule;
   if (granules <= quantity->granules) return;
-  charge(device, (granules - quantity->granules) * kGranule, "graphs");
+  charge(device, (granules - quantity->granules) * kGranule, name);
   quantity->granules = granules;
+}
+
+static void take_stream_state(Device* device, DeviceMemory& memory) {
+  if (memory.idle_states > 0)
+    memory.idle_states--;
+  else
+    add(device, &memory.stream_states, kStreamStateBytes, "streams");
 }
 
 static uint64_t piece_bytes(const GraphFootprint& f) {
@@ -194,8 +190,8 @@ void charge_graph(Device* device, GraphFootprint* footprint) {
     pools[pool] -= bytes;
     footprint->pool = static_cast<int>(pool);
   }
-  add(device, &memory.large_nodes, footprint->large_kernels * kLargeNodeBytes);
-  add(device, &memory.node_lists, list_bytes(*footprint));
+  add(device, &memory.large_nodes, footprint->large_kernels * kLargeNodeBytes, "graphs");
+  add(device, &memory.node_lists, list_bytes(*footprint), "graphs");
 }
 
 void refund_graph(Device* device, const GraphFootprint& footprint) {
