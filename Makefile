@@ -13,10 +13,10 @@ TEST_VENV := .venv-test
 PROGRAMS_VENV := .venv-programs
 TONNAGE := $(BUILD)/bin/tonnage
 SITE = $(wildcard $(VENV)/lib/python3*/site-packages)
-SHIM_SOURCES := $(wildcard src/shim_torch/*) $(wildcard src/record/*.h) src/vgpu/bridge.h src/vgpu/session.h
+RECORDER_SOURCES := $(wildcard src/recorder/* src/recorder/*/* src/abi/*.h)
 
-.PHONY: all build shim packages check-packages demo test unit e2e bench install check-pip clean distclean programs
-all: build shim
+.PHONY: all build recorder packages check-packages demo test unit e2e bench install check-pip clean distclean programs
+all: build recorder
 
 # What is needed from the distribution. `make` only says so; `make demo` and `make test` install it.
 check-packages:
@@ -36,9 +36,9 @@ build: $(VENV)/.made $(BUILD)/CMakeCache.txt
 	cmake --build $(BUILD) --parallel $(JOBS)
 
 # The recorder for .venv's PyTorch; for any other one `tonnage run` compiles it when it is first needed.
-shim: $(BUILD)/lib/shim/.made
-$(BUILD)/lib/shim/.made: $(SHIM_SOURCES) $(VENV)/.made | build
-	$(TONNAGE) shim --build $(SITE)/torch --output $(BUILD)/lib/shim --force --quiet
+recorder: $(BUILD)/lib/recorder/.made
+$(BUILD)/lib/recorder/.made: $(RECORDER_SOURCES) $(VENV)/.made | build
+	$(TONNAGE) recorder --build $(SITE)/torch --output $(BUILD)/lib/recorder --force --quiet
 	touch $@
 
 demo: packages

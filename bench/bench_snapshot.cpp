@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "trace/snapshot_reader.h"
+#include "sources/snapshot/snapshot_reader.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto start = std::chrono::steady_clock::now();
-  const auto record = tonnage::trace::read_snapshot(std::string(argv[1]));
+  const auto record = tonnage::sources::read_snapshot(std::string(argv[1]));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!record) {
     std::fprintf(stderr, "%s\n", record.error().text().c_str());

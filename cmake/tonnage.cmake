@@ -1,12 +1,30 @@
-# tonnage_library(NAME [LINK libraries…]): a static library tonnage_NAME of src/NAME/*.cpp (an interface library while it has none).
+# tonnage_objects(NAME SOURCES patterns…): an object library tonnage_NAME, compiled once and linked both into the libraries that enter
+# other people's processes and into the tonnage binary.
+function(tonnage_objects name)
+  cmake_parse_arguments(arg "" "" "SOURCES" ${ARGN})
+  list(TRANSFORM arg_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
+  file(GLOB sources CONFIGURE_DEPENDS ${arg_SOURCES})
+  add_library(tonnage_${name} OBJECT ${sources})
+endfunction()
+
+# tonnage_library(NAME [LINK libraries…] [EXCLUDE names…]): a static library tonnage_NAME of src/NAME and its folders.
 function(tonnage_library name)
-  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
-  if(sources)
-    add_library(tonnage_${name} STATIC ${sources})
-    target_link_libraries(tonnage_${name} PUBLIC ${arg_LINK})
-  else()
-    add_library(tonnage_${name} INTERFACE)
-    target_link_libraries(tonnage_${name} INTERFACE ${arg_LINK})
-  endif()
+  cmake_parse_arguments(arg "" "" "LINK;EXCLUDE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  foreach(excluded ${arg_EXCLUDE})
+    list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/src/${name}/${excluded}.cpp)
+  endforeach()
+  add_library(tonnage_${name} STATIC ${sources})
+  target_link_libraries(tonnage_${name} PUBLIC ${arg_LINK})
+endfunction()
+
+# tonnage_guest_library(TARGET OUTPUT_NAME FOLDER EXPORTS): a shared library that enters other people's processes. It brings its own C++
+# library and exports only what EXPORTS names.
+function(tonnage_guest_library target output_name folder exports)
+  target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(${target} PRIVATE -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -static-libstdc++ -static-libgcc -Wl,-z,defs
+    -Wl,--version-script=${exports})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output_name} SOVERSION 1 LINK_DEPENDS ${exports}
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/${folder})
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage/${folder})
 endfunction()

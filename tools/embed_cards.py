@@ -22,8 +22,8 @@ def literal(text):
 
 def main():
     out, files = sys.argv[1], sorted(sys.argv[2:], key=os.path.basename)
-    parts = ['// Made by tools/embed_cards.py.\n#include "device/embedded.h"\n',
-             "namespace tonnage::device {\nnamespace {\n\nconstexpr EmbeddedFile kFiles[] = {"]
+    parts = ['// Made by tools/embed_cards.py.\n#include "cards/embedded.h"\n',
+             "namespace tonnage::cards {\nnamespace {\n\nconstexpr EmbeddedFile kFiles[] = {"]
     for path in files:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -33,7 +33,7 @@ def main():
             sys.exit("%s: not JSON: %s" % (path, error))
         parts.append('  {"%s", std::string_view(\n%s, %d)},' % (os.path.basename(path), literal(text), len(text.encode())))
     parts.append("};\n\n}  // namespace\n")
-    parts.append("std::span<const EmbeddedFile> embedded_files() { return kFiles; }\n\n}  // namespace tonnage::device\n")
+    parts.append("std::span<const EmbeddedFile> embedded_files() { return kFiles; }\n\n}  // namespace tonnage::cards\n")
     os.makedirs(os.path.dirname(out), exist_ok=True)
     with open(out, "w", encoding="utf-8") as file:
         file.write("\n".join(parts))

@@ -2,7 +2,7 @@
 """Makes the exported functions of the virtual NVML: gen_nvml_stubs.py nvml.h OUT.S SOURCE.cpp...
 
 Every function of nvml.h becomes an exported symbol that jumps through tonnage_nvml_table: to its entry point, if a source has
-NVML_ENTRY(function), else to tonnage_nvml_not_supported. src/vgpu/nvml/state.cpp points the table at a real NVML where the
+NVML_ENTRY(function), else to tonnage_nvml_not_supported. src/nvml/state.cpp points the table at a real NVML where the
 session passes through. Fails if a source has an entry point that nvml.h does not know, or none has nvmlInit_v2.
 """
 import re

@@ -44,7 +44,7 @@ def spread(values, unit, scale, digits=1):
 
 
 # Runs a command in a copy of the session that has no record, so that nothing records and nothing is computed: the virtual
-# driver alone. The record's path begins at byte 24 of the session (src/vgpu/session.h).
+# driver alone. The record's path begins at byte 24 of the session (src/abi/session.h).
 WITHOUT_RECORD = '''copy=$(mktemp) && cp "$TONNAGE_SESSION" "$copy" && printf '\\0' | dd of="$copy" bs=1 seek=24 conv=notrunc status=none &&
 TONNAGE_SESSION=$copy "$@"; code=$?; rm -f "$copy"; exit $code'''
 

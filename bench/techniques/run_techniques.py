@@ -2,7 +2,7 @@
 
   python bench/techniques/run_techniques.py --binary build/bin/bench_techniques --json techniques.json
 
-The models, sizes, data and settings are those of model_cases.cpp, examples/cpp/gpt2.h and examples/cpp/resnet50.h. Only torch is
+The models, sizes, data and settings are those of model_cases.cpp, toolkit/examples/gpt2.h and toolkit/examples/resnet50.h. Only torch is
 needed. Without --binary only Python is measured. Rows without a Python twin have "-" there. Every case, in C++ and in Python, has a process
 of its own: nothing of another case is on the device, and cuBLAS and cuDNN start anew.
 """

@@ -14,7 +14,7 @@ struct Step {
 
 struct Case {
   std::string model;      // "resnet50" or "gpt2"
-  std::string technique;  // "adam8bit"; a row of docs/techniques.md
+  std::string technique;  // "adam8bit"; a row of toolkit/docs/techniques.md
   std::string variant;    // "without", "with", or the name of the setting
   std::function<Step()> make;
 };

@@ -40,7 +40,7 @@ def make(name):
 def build_recorder(tonnage, python):
     """The one in the cache may be of older sources."""
     root = next(python.parent.parent.glob("lib/python3*/site-packages/torch"))
-    subprocess.run([tonnage, "shim", "--build", root, "--force", "--quiet"], check=True)
+    subprocess.run([tonnage, "recorder", "--build", root, "--force", "--quiet"], check=True)
 
 
 def not_seen(report):

@@ -5,14 +5,14 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "analysis/breakdown.h"
-#include "analysis/categories.h"
+#include "analysis/timeline/breakdown.h"
+#include "analysis/timeline/categories.h"
 
 namespace tonnage::analysis {
 namespace {
 
-using record::Event;
-using record::EventKind;
+using abi::MemoryEvent;
+using abi::EventKind;
 
 bool has_allocator(const Timeline& timeline, uint32_t process, int device) {
   auto found = timeline.processes().find({process, device});
@@ -87,7 +87,7 @@ void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
   bool open_refusal = false;
   uint32_t refused_process = 0;
   auto add = [&](uint32_t index, bool from_pytorch) {
-    const Event& event = events[index];
+    const MemoryEvent& event = events[index];
     OutOfMemory oom;
     oom.request_bytes = event.size_bytes;
     oom.free_bytes = event.value;
@@ -100,7 +100,7 @@ void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
     out.out_of_memory.push_back(oom);
   };
   for (uint32_t i = 0; i < events.size(); ++i) {
-    const Event& event = events[i];
+    const MemoryEvent& event = events[i];
     if (event.device != out.index) continue;
     switch (event.kind) {
       case EventKind::kDeviceOom:
@@ -163,7 +163,7 @@ Moment moment_of(const Timeline& timeline, uint64_t index) {
   const auto& events = timeline.record().events;
   moment.event = index;
   if (index >= events.size()) return moment;
-  const Event& event = events[index];
+  const MemoryEvent& event = events[index];
   moment.time_ns = event.time_ns;
   if (const Step* step = step_at(timeline.steps(), event.process, index)) {
     moment.step = step->number;
@@ -200,20 +200,20 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
     }
     return it->second;
   };
-  auto event_of = [&](uint32_t index) -> const Event& {
-    static const Event none;
+  auto event_of = [&](uint32_t index) -> const MemoryEvent& {
+    static const MemoryEvent none;
     return index < record.events.size() ? record.events[index] : none;
   };
   timeline.for_each_live(device, event, [&](const Allocation& a) {
-    const uint32_t op = a.before_history ? record::kNoId : event_of(a.alloc_event).op;
+    const uint32_t op = a.before_history ? abi::kNoId : event_of(a.alloc_event).op;
     Group& group = groups[{a.requested_bytes, a.category, op, line_id(a.stack), -1}];
     if (group.count++ == 0) group.first = &a;
   });
   for (const DeviceAllocation& a : timeline.device_allocations()) {
     if (a.device != device || a.is_segment || !a.live_at(event)) continue;
     // Expandable segments are made of virtual memory, whose pieces PyTorch's events do not name one by one.
-    if (a.kind == record::DeviceMemoryKind::kVirtual && has_allocator(timeline, a.process, device)) continue;
-    const Event& made = event_of(a.alloc_event);
+    if (a.kind == abi::DeviceMemoryKind::kVirtual && has_allocator(timeline, a.process, device)) continue;
+    const MemoryEvent& made = event_of(a.alloc_event);
     Group& group = groups[{a.size_bytes, Category::kOther, made.op, line_id(made.stack), static_cast<int>(a.kind)}];
     if (group.count++ == 0) group.device_first = &a;
   }
@@ -234,9 +234,9 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
       live.block_bytes = a.block_bytes;
       live.inferred = a.source == CategorySource::kInferred;
       live.name = record.string(a.name);
-      const Event none;
-      const Event& made = a.before_history ? none : event_of(a.alloc_event);
-      live.site = a.before_history ? timeline.stacks().site(a.stack, record::kNoId, record::kNoId) : timeline.stacks().site(made);
+      const MemoryEvent none;
+      const MemoryEvent& made = a.before_history ? none : event_of(a.alloc_event);
+      live.site = a.before_history ? timeline.stacks().site(a.stack, abi::kNoId, abi::kNoId) : timeline.stacks().site(made);
       born = a.alloc_event;
       process = a.process;
     } else {
@@ -253,7 +253,7 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
   return out;
 }
 
-DeviceReport make_device_report(const Timeline& timeline, const trace::Device& device, const ReportOptions& options) {
+DeviceReport make_device_report(const Timeline& timeline, const record::Device& device, const ReportOptions& options) {
   DeviceReport out;
   out.index = device.index;
   out.name = device.name;

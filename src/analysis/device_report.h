@@ -1,11 +1,11 @@
 // One device's part of the report. Internal to the analysis room.
 #pragma once
 
-#include "analysis/timeline.h"
+#include "analysis/timeline/timeline.h"
 
 namespace tonnage::analysis {
 
-DeviceReport make_device_report(const Timeline& timeline, const trace::Device& device, const ReportOptions& options);
+DeviceReport make_device_report(const Timeline& timeline, const record::Device& device, const ReportOptions& options);
 
 // What the program was doing at the event.
 Moment moment_of(const Timeline& timeline, uint64_t event);

@@ -6,23 +6,23 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "analysis/categories.h"
+#include "analysis/timeline/categories.h"
 #include "analysis/device_report.h"
 
 namespace tonnage::analysis {
 namespace {
 
-using record::Event;
-using record::EventKind;
+using abi::MemoryEvent;
+using abi::EventKind;
 
 // The devices to report: those of the record that were used, else all of them.
-std::vector<trace::Device> devices_of(const trace::Record& record, const Timeline& timeline) {
-  std::map<int, trace::Device> used;
+std::vector<record::Device> devices_of(const record::Record& record, const Timeline& timeline) {
+  std::map<int, record::Device> used;
   for (const auto& [index, samples] : timeline.devices()) used[index].index = index;
-  for (const trace::Device& device : record.devices) {
+  for (const record::Device& device : record.devices) {
     if (used.empty() || timeline.devices().empty() || used.count(device.index) != 0) used[device.index] = device;
   }
-  std::vector<trace::Device> out;
+  std::vector<record::Device> out;
   for (auto& [index, device] : used) out.push_back(device);
   return out;
 }
@@ -30,7 +30,7 @@ std::vector<trace::Device> devices_of(const trace::Record& record, const Timelin
 std::vector<ProcessReport> process_reports(const Timeline& timeline) {
   const auto& record = timeline.record();
   std::vector<ProcessReport> out;
-  for (const trace::Process& process : record.processes) {
+  for (const record::Process& process : record.processes) {
     ProcessReport report;
     report.pid = process.pid;
     report.command = process.command;
@@ -43,7 +43,7 @@ std::vector<ProcessReport> process_reports(const Timeline& timeline) {
     out[key.first].peak_reserved[key.second] = peak.reserved;
   }
   std::map<std::pair<uint32_t, int>, uint64_t> launches;
-  for (const Event& event : record.events) {
+  for (const MemoryEvent& event : record.events) {
     if (event.kind != EventKind::kKernelCount) continue;
     uint64_t& most = launches[{event.process, event.device}];
     most = std::max(most, event.value);
@@ -58,7 +58,7 @@ std::vector<ProcessReport> process_reports(const Timeline& timeline) {
 std::vector<LineCount> count_by_line(const Timeline& timeline, EventKind kind) {
   using Key = std::tuple<std::string, uint32_t, uint32_t, uint32_t>;  // file, line, operator, name
   std::map<Key, LineCount> lines;
-  for (const Event& event : timeline.record().events) {
+  for (const MemoryEvent& event : timeline.record().events) {
     if (event.kind != kind) continue;
     const Place line = timeline.stacks().line(event.stack);
     LineCount& count = lines[{line.file, line.line, event.op, event.name}];
@@ -93,7 +93,7 @@ void read_messages(const Timeline& timeline, Report& out) {
   };
   for (const std::string& note : record.notes) add(note, true);
   std::set<std::string> stubs;
-  for (const Event& event : record.events) {
+  for (const MemoryEvent& event : record.events) {
     if (event.kind == EventKind::kMessage) add(record.string(event.name), event.value != 0);
     if (event.kind == EventKind::kStubCall) stubs.insert(record.string(event.name));
   }
@@ -102,23 +102,23 @@ void read_messages(const Timeline& timeline, Report& out) {
 
 }  // namespace
 
-Report make_report(const trace::Record& record, const ReportOptions& options) {
+Report make_report(const record::Record& record, const ReportOptions& options) {
   Timeline timeline(record);
   infer_categories(timeline);
   return make_report(timeline, options);
 }
 
 Report make_report(const Timeline& timeline, const ReportOptions& options) {
-  const trace::Record& record = timeline.record();
+  const record::Record& record = timeline.record();
   Report out;
   out.source = record.source;
-  out.from_snapshot = record.kind == trace::Record::Kind::kSnapshot;
+  out.from_snapshot = record.kind == record::Record::Kind::kSnapshot;
   out.history_truncated = record.history_truncated;
   out.torch_version = record.torch_version;
   out.alloc_conf = record.settings.text;
   out.info = record.info;
   out.events = record.events.size();
-  for (const trace::Device& device : devices_of(record, timeline))
+  for (const record::Device& device : devices_of(record, timeline))
     out.devices.push_back(make_device_report(timeline, device, options));
   out.processes = process_reports(timeline);
   for (const ProcessReport& process : out.processes) {

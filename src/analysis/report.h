@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "trace/record.h"
+#include "record/record.h"
 
 namespace tonnage::analysis {
 
-using record::Category;
-using record::Phase;
+using abi::Category;
+using abi::Phase;
 
 // A source line. file empty: not known.
 struct Place {
@@ -187,13 +187,13 @@ struct ReportOptions {
 class Timeline;
 
 // Cost: about a second for a million events. Never fails: what the record lacks is null or a message in the report.
-Report make_report(const trace::Record& record, const ReportOptions& options = {});
+Report make_report(const record::Record& record, const ReportOptions& options = {});
 // The same from a timeline that exists already, with its categories inferred (analysis/categories.h).
 Report make_report(const Timeline& timeline, const ReportOptions& options = {});
 
 // Names as JSON and text use them: "parameters", "optimizer_state"; "forward", "optimizer"; "plain", "virtual".
 const char* category_name(Category category);
 const char* phase_name(Phase phase);
-const char* memory_kind_name(record::DeviceMemoryKind kind);
+const char* memory_kind_name(abi::DeviceMemoryKind kind);
 
 }  // namespace tonnage::analysis

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "device/catalogue.h"
+#include "cards/catalogue.h"
 
 namespace tonnage::cli {
 
@@ -19,10 +19,10 @@ constexpr uint64_t kLeastMemoryBytes = 64ull << 20;
 struct Answer {
   int error = 0;                 // the driver's, 0: none; -1: not loadable
   int count = 0;
-  char name[vgpu::kMaxDevices][96] = {};
-  uint64_t total_bytes[vgpu::kMaxDevices] = {};
-  uint8_t uuid[vgpu::kMaxDevices][16] = {};
-  int cc_major[vgpu::kMaxDevices] = {}, cc_minor[vgpu::kMaxDevices] = {};
+  char name[abi::kMaxDevices][96] = {};
+  uint64_t total_bytes[abi::kMaxDevices] = {};
+  uint8_t uuid[abi::kMaxDevices][16] = {};
+  int cc_major[abi::kMaxDevices] = {}, cc_minor[abi::kMaxDevices] = {};
 };
 
 template <class Function>
@@ -44,7 +44,7 @@ void ask_driver(const char* path, Answer& answer) {
   const auto attribute = symbol<int (*)(int*, int, int)>(library, "cuDeviceGetAttribute");
   if (!init || !count || !name || !total || !uuid || !attribute) return;
   if ((answer.error = init(0)) != 0 || (answer.error = count(&answer.count)) != 0) return;
-  if (answer.count > vgpu::kMaxDevices) answer.count = vgpu::kMaxDevices;
+  if (answer.count > abi::kMaxDevices) answer.count = abi::kMaxDevices;
   for (int i = 0; i < answer.count; ++i) {
     size_t bytes = 0;
     name(answer.name[i], sizeof answer.name[i], i);
@@ -58,10 +58,10 @@ void ask_driver(const char* path, Answer& answer) {
 
 }  // namespace
 
-Result<std::vector<vgpu::CardDesc>> choose_cards(const std::string& gpu, const std::string& memory) {
+Result<std::vector<abi::CardDesc>> choose_cards(const std::string& gpu, const std::string& memory) {
   std::optional<uint64_t> bytes;
   if (!memory.empty()) {
-    auto parsed = device::parse_bytes(memory);
+    auto parsed = cards::parse_bytes(memory);
     if (!parsed) {
       Error error = parsed.error();
       error.code = ErrorCode::kUsage;
@@ -75,19 +75,19 @@ Result<std::vector<vgpu::CardDesc>> choose_cards(const std::string& gpu, const s
   }
   const char* set = ::getenv("TONNAGE_GPU");
   const bool from_environment = gpu.empty() && set != nullptr && *set != '\0';
-  auto cards = device::parse_gpu_spec(from_environment ? set : gpu.empty() ? kDefaultGpu : gpu);
+  auto cards = cards::parse_gpu_spec(from_environment ? set : gpu.empty() ? kDefaultGpu : gpu);
   if (!cards) {
     Error error = cards.error();
     error.code = ErrorCode::kUsage;
     if (error.where.empty()) error.where = from_environment ? "TONNAGE_GPU" : "--gpu";
     return error;
   }
-  std::vector<vgpu::CardDesc> out;
-  for (const auto& card : *cards) out.push_back(device::to_desc(card, static_cast<int>(out.size()), bytes));
+  std::vector<abi::CardDesc> out;
+  for (const auto& card : *cards) out.push_back(cards::to_desc(card, static_cast<int>(out.size()), bytes));
   return out;
 }
 
-Result<std::vector<vgpu::CardDesc>> real_cards(const std::filesystem::path& driver) {
+Result<std::vector<abi::CardDesc>> real_cards(const std::filesystem::path& driver) {
   int ends[2];
   if (::pipe2(ends, 0) != 0) return Error{ErrorCode::kSystem, ::strerror(errno), "pipe", ""};
   const pid_t pid = ::fork();
@@ -116,9 +116,9 @@ Result<std::vector<vgpu::CardDesc>> real_cards(const std::filesystem::path& driv
                                                           : "the driver cannot be loaded",
                  driver.string(), "does nvidia-smi work?"};
   }
-  std::vector<vgpu::CardDesc> out(static_cast<size_t>(answer.count));
+  std::vector<abi::CardDesc> out(static_cast<size_t>(answer.count));
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = vgpu::CardDesc{};
+    out[i] = abi::CardDesc{};
     ::memcpy(out[i].name, answer.name[i], sizeof out[i].name);
     out[i].name[sizeof out[i].name - 1] = '\0';
     ::memcpy(out[i].uuid, answer.uuid[i], sizeof out[i].uuid);

@@ -17,7 +17,7 @@
 #include "cli/output.h"
 #include "cli/process_output.h"
 #include "cli/session_setup.h"
-#include "shim_torch/shim_key.h"
+#include "abi/recorder_key.h"
 
 namespace tonnage::cli {
 
@@ -116,19 +116,19 @@ void check_real_driver(Findings& out, const InstallPaths& paths) {
 }
 
 void check_recorder(Findings& out, const InstallPaths& paths, const std::string& torch_root) {
-  const std::string name = shim::shim_file_name(torch_root);
+  const std::string name = abi::recorder_file_name(torch_root);
   std::error_code ignored;
-  for (const fs::path& folder : {paths.shim_dir, fs::path(shim::shim_cache_dir())}) {
+  for (const fs::path& folder : {paths.recorder_dir, fs::path(abi::recorder_cache_dir())}) {
     if (!name.empty() && fs::exists(folder / name, ignored)) return good(out, "recorder", "built: " + (folder / name).string());
   }
   note(out, "recorder", "not built for this PyTorch; the first run builds it, which takes about half a minute",
-       "build it now: tonnage shim --build " + torch_root);
+       "build it now: tonnage recorder --build " + torch_root);
 }
 
 void check_python(Findings& out, const InstallPaths& paths) {
   std::error_code ignored;
   if (!fs::exists(paths.python_dir, ignored)) {
-    problem(out, "shim", paths.python_dir.string() + " is not there",
+    problem(out, "recorder", paths.python_dir.string() + " is not there",
             "without it there are no categories, phases and lines; install Tonnage again");
   }
   // Finds PyTorch without importing it.

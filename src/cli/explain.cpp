@@ -5,15 +5,15 @@
 
 #include <charconv>
 
-#include "analysis/findings.h"
-#include "analysis/findings_diff.h"
+#include "analysis/diagnosis/findings.h"
+#include "analysis/diagnosis/findings_diff.h"
 #include "cli/exit_codes.h"
 #include "cli/explain_input.h"
 #include "cli/explain_json.h"
 #include "cli/explain_text.h"
 #include "cli/exports.h"
 #include "cli/output.h"
-#include "device/catalogue.h"
+#include "cards/catalogue.h"
 
 namespace tonnage::cli {
 namespace {
@@ -50,14 +50,14 @@ struct ExplainOptions {
 };
 
 // A log beside a snapshot belongs to it if there is one of each with a matching request.
-std::optional<trace::LogOom> message_for(const trace::Record& record, const std::vector<ExplainInput>& inputs) {
+std::optional<sources::LogOom> message_for(const record::Record& record, const std::vector<ExplainInput>& inputs) {
   for (const ExplainInput& input : inputs) {
-    const auto* log = std::get_if<trace::Log>(&input);
+    const auto* log = std::get_if<sources::Log>(&input);
     if (!log) continue;
-    for (const trace::LogOom& oom : log->ooms) {
+    for (const sources::LogOom& oom : log->ooms) {
       if (!oom.requested) continue;
-      for (const trace::Event& event : record.events) {
-        if (event.kind != record::EventKind::kOom || (oom.device && *oom.device != event.device)) continue;
+      for (const abi::MemoryEvent& event : record.events) {
+        if (event.kind != abi::EventKind::kOom || (oom.device && *oom.device != event.device)) continue;
         const uint64_t wanted = analysis::segment_request(analysis::round_request(event.size_bytes, record.settings.roundup_power2_divisions));
         const uint64_t off = wanted > oom.requested->bytes ? wanted - oom.requested->bytes : oom.requested->bytes - wanted;
         if (off <= oom.requested->plus_minus_bytes + 1) return oom;
@@ -70,7 +70,7 @@ std::optional<trace::LogOom> message_for(const trace::Record& record, const std:
 Result<void> run_explain(const ExplainOptions& options) {
   analysis::ExplainOptions how;
   if (!options.memory.empty()) {
-    auto bytes = device::parse_bytes(options.memory);
+    auto bytes = cards::parse_bytes(options.memory);
     if (!bytes) return bytes.error();
     how.memory_bytes = *bytes;
   }
@@ -83,12 +83,12 @@ Result<void> run_explain(const ExplainOptions& options) {
   }
   std::vector<Explanation> explanations;
   for (const ExplainInput& input : inputs) {
-    if (const auto* record = std::get_if<std::shared_ptr<const trace::Record>>(&input)) {
+    if (const auto* record = std::get_if<std::shared_ptr<const record::Record>>(&input)) {
       analysis::ExplainOptions own = how;
       own.message = message_for(**record, inputs);
       explanations.push_back(analysis::explain(*record, own));
     } else {
-      explanations.push_back(analysis::explain(std::get<trace::Log>(input), how));
+      explanations.push_back(analysis::explain(std::get<sources::Log>(input), how));
     }
   }
   if (auto written = write_exports(explanations, options.exports, options.output.force); !written) return written.error();
@@ -135,7 +135,7 @@ Result<uint64_t> tolerance_bytes(const std::string& text, uint64_t of) {
       return Error{ErrorCode::kUsage, "the tolerance \"" + text + "\" is not a percentage", "--tolerance", "for example 2% or 200MiB"};
     return static_cast<uint64_t>(percent / 100 * static_cast<double>(of));
   }
-  return device::parse_bytes(text);
+  return cards::parse_bytes(text);
 }
 
 Result<PeakMetric> metric_of(const std::string& name, const analysis::Report& report) {
@@ -161,7 +161,7 @@ Result<bool> run_check(const CheckOptions& options) {
   if (!peak && (!options.max_peak.empty() || !options.baseline.empty()))
     return Error{ErrorCode::kUnsupported, "the record has no " + metric_name + " peak", options.file, "try --metric reserved"};
   if (!options.max_peak.empty()) {
-    auto limit = device::parse_bytes(options.max_peak);
+    auto limit = cards::parse_bytes(options.max_peak);
     if (!limit) return limit.error();
     CheckRow row{"max_peak", peak, *limit, *peak <= *limit, ""};
     row.text = fmt::format("{} peak {} of at most {}", metric_name, analysis::size_text(*peak), analysis::size_text(*limit));

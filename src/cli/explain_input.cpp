@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "trace/compressed_input.h"
-#include "trace/record_reader.h"
-#include "trace/snapshot_reader.h"
+#include "sources/compressed_input.h"
+#include "record/record_reader.h"
+#include "sources/snapshot/snapshot_reader.h"
 
 namespace tonnage::cli {
 namespace {
@@ -19,7 +19,7 @@ bool is_text(std::string_view bytes) {
   return odd == 0;
 }
 
-Result<std::string> read_all(trace::Input& input) {
+Result<std::string> read_all(sources::Input& input) {
   std::string all;
   std::string chunk(1 << 20, '\0');
   for (;;) {
@@ -33,42 +33,42 @@ Result<std::string> read_all(trace::Input& input) {
 }  // namespace
 
 Result<ExplainInput> open_explain_input(const std::string& path) {
-  auto input = trace::Input::open(path);
+  auto input = sources::Input::open(path);
   if (!input) return input.error();
   auto first = (*input)->peek(kPeekBytes);
   if (!first) return first.error();
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(first->data()), first->size());
-  if (trace::looks_like_record(bytes)) {
-    const bool plain_file = path != "-" && (*input)->compression() == trace::Compression::kNone;
-    Result<trace::Record> record = Error{};
+  if (record::looks_like_record(bytes)) {
+    const bool plain_file = path != "-" && (*input)->compression() == sources::Compression::kNone;
+    Result<record::Record> record = Error{};
     if (plain_file) {
-      record = trace::read_record(path);
+      record = record::read_record(path);
     } else {
       auto all = read_all(**input);
       if (!all) return all.error();
-      record = trace::read_record_bytes({reinterpret_cast<const uint8_t*>(all->data()), all->size()}, path);
+      record = record::read_record_bytes({reinterpret_cast<const uint8_t*>(all->data()), all->size()}, path);
     }
     if (!record) return record.error();
-    return ExplainInput(std::make_shared<const trace::Record>(std::move(*record)));
+    return ExplainInput(std::make_shared<const record::Record>(std::move(*record)));
   }
-  if (trace::looks_like_pickle(*first)) {
-    auto record = trace::read_snapshot(**input);
+  if (sources::looks_like_pickle(*first)) {
+    auto record = sources::read_snapshot(**input);
     if (!record) return record.error();
-    return ExplainInput(std::make_shared<const trace::Record>(std::move(*record)));
+    return ExplainInput(std::make_shared<const record::Record>(std::move(*record)));
   }
   if (first->empty()) return Error{ErrorCode::kCorrupt, "the file is empty", path, ""};
   if (!is_text(*first))
     return Error{ErrorCode::kUnsupported, "this is neither a PyTorch memory snapshot nor a Tonnage record nor a log", path,
                  "snapshots come from torch.cuda.memory._dump_snapshot(), records from tonnage run --record"};
-  auto log = trace::read_log(**input);
+  auto log = sources::read_log(**input);
   if (!log) return log.error();
   return ExplainInput(std::move(*log));
 }
 
-Result<std::shared_ptr<const trace::Record>> open_record_input(const std::string& path) {
+Result<std::shared_ptr<const record::Record>> open_record_input(const std::string& path) {
   auto input = open_explain_input(path);
   if (!input) return input.error();
-  if (auto* record = std::get_if<std::shared_ptr<const trace::Record>>(&*input)) return *record;
+  if (auto* record = std::get_if<std::shared_ptr<const record::Record>>(&*input)) return *record;
   return Error{ErrorCode::kUnsupported, "this is a log; a snapshot or a record is needed", path, ""};
 }
 

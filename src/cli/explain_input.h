@@ -6,17 +6,17 @@
 #include <variant>
 
 #include "base/result.h"
-#include "trace/log_reader.h"
-#include "trace/record.h"
+#include "sources/messages/log_reader.h"
+#include "record/record.h"
 
 namespace tonnage::cli {
 
-using ExplainInput = std::variant<std::shared_ptr<const trace::Record>, trace::Log>;
+using ExplainInput = std::variant<std::shared_ptr<const record::Record>, sources::Log>;
 
 // "-": standard input. Errors: those of the readers; kUnsupported (binary, and none of these).
 Result<ExplainInput> open_explain_input(const std::string& path);
 
 // The same, if it must be a record or a snapshot.
-Result<std::shared_ptr<const trace::Record>> open_record_input(const std::string& path);
+Result<std::shared_ptr<const record::Record>> open_record_input(const std::string& path);
 
 }  // namespace tonnage::cli

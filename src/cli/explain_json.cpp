@@ -27,19 +27,19 @@ Json to_value(const Site& site) {
   return {{"line", to_value(site.line)}, {"user_line", to_value(site.user_line)}, {"op", text(site.op)}, {"module", text(site.module)}};
 }
 
-Json to_value(const std::optional<trace::LogSize>& size) {
+Json to_value(const std::optional<sources::LogSize>& size) {
   if (!size) return nullptr;
   return {{"bytes", size->bytes}, {"plus_minus_bytes", size->plus_minus_bytes}, {"text", size->text}};
 }
 
-Json to_value(const trace::LogOom& oom) {
+Json to_value(const sources::LogOom& oom) {
   Json processes = Json::array();
   for (const auto& process : oom.processes)
     processes.push_back({{"pid", optional(process.pid)}, {"is_self", process.is_self}, {"in_use", to_value(std::optional(process.in_use))}, {"plausible", process.plausible}});
   Json frames = Json::array();
   for (const auto& frame : oom.frames) frames.push_back({{"file", frame.file}, {"line", frame.line}, {"function", frame.function}, {"code", text(frame.code)}});
-  return {{"format", trace::oom_format_name(oom.format)},
-          {"framework", trace::log_framework_name(oom.framework)},
+  return {{"format", sources::oom_format_name(oom.format)},
+          {"framework", sources::log_framework_name(oom.framework)},
           {"backend", text(oom.backend)},
           {"device", optional(oom.device)},
           {"rank", optional(oom.rank)},

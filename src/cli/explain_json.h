@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "analysis/findings.h"
-#include "analysis/findings_diff.h"
+#include "analysis/diagnosis/findings.h"
+#include "analysis/diagnosis/findings_diff.h"
 
 namespace tonnage::cli {
 

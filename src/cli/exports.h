@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/findings.h"
+#include "analysis/diagnosis/findings.h"
 #include "base/result.h"
 
 namespace tonnage::cli {

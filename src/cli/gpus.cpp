@@ -8,13 +8,13 @@
 #include "cli/install_paths.h"
 #include "cli/output.h"
 #include "cli/session_setup.h"
-#include "device/card_json.h"
-#include "device/measure.h"
+#include "cards/card_json.h"
+#include "cards/measure.h"
 
 namespace tonnage::cli {
 namespace {
 
-using device::Card;
+using cards::Card;
 
 struct Options {
   std::vector<std::string> words;
@@ -71,7 +71,7 @@ int show_list(const Options& options, const std::vector<Card>& cards) {
   return kExitSuccess;
 }
 
-int measure(const Options& options, const device::Catalogue& catalogue) {
+int measure(const Options& options, const cards::Catalogue& catalogue) {
   std::string driver = "libcuda.so.1";
   if (const auto paths = find_install_paths()) {
     const auto found = find_real_driver(*paths);
@@ -83,9 +83,9 @@ int measure(const Options& options, const device::Catalogue& catalogue) {
     }
     driver = found->string();
   }
-  const auto measured = device::measure_card(driver, options.device, catalogue);
+  const auto measured = cards::measure_card(driver, options.device, catalogue);
   if (!measured) return fail(measured.error());
-  const std::string text = device::card_to_json(measured->card);
+  const std::string text = cards::card_to_json(measured->card);
   if (options.output.empty()) {
     fmt::print("{}", text);
   } else {
@@ -98,7 +98,7 @@ int measure(const Options& options, const device::Catalogue& catalogue) {
 }
 
 int run_gpus(const Options& options) {
-  const auto& catalogue = device::Catalogue::standard();
+  const auto& catalogue = cards::Catalogue::standard();
   if (!catalogue) return fail(catalogue.error());
   if (options.measure) return measure(options, *catalogue);
   if (!options.card_file.empty()) {

@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "device/catalogue.h"
+#include "cards/catalogue.h"
 
 namespace tonnage::cli {
 
 void add_gpus_command(CLI::App& app, int& exit_code);
 
 // The texts that the command prints; lines of at most 80 columns where no name is longer.
-std::string gpus_table(const std::vector<device::Card>& cards);
-std::string gpus_detail(const device::Card& card);
-std::string gpus_attributes(const device::Card& card);
-std::string gpus_list_json(const std::vector<device::Card>& cards);
-std::string gpus_detail_json(const device::Card& card);
+std::string gpus_table(const std::vector<cards::Card>& cards);
+std::string gpus_detail(const cards::Card& card);
+std::string gpus_attributes(const cards::Card& card);
+std::string gpus_list_json(const std::vector<cards::Card>& cards);
+std::string gpus_detail_json(const cards::Card& card);
 
 }  // namespace tonnage::cli

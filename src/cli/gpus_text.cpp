@@ -6,14 +6,14 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/gpus.h"
-#include "device/attributes.h"
-#include "device/card_json.h"
-#include "vgpu/card/cluster.h"
+#include "cards/attributes.h"
+#include "cards/card_json.h"
+#include "cards/cluster.h"
 
 namespace tonnage::cli {
 namespace {
 
-using device::Card;
+using cards::Card;
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kColumns = 80;
@@ -62,7 +62,7 @@ std::string wrapped(const std::string& first, const std::string& text, size_t in
 }
 
 std::string kind_of(const Card& card, const std::string& path) {
-  const std::string source = device::source_of(card, path);
+  const std::string source = cards::source_of(card, path);
   return source.substr(0, source.find(':'));
 }
 
@@ -85,8 +85,8 @@ void detail_clusters(std::string& out, const Card& card) {
   for (const int sms : card.sms_per_group) groups += (groups.empty() ? "" : " ") + std::to_string(sms);
   line(out, "SMs by GPC", groups, groups.size() <= 44 ? kind_of(card, "sms_per_group") : "");
   if (card.architecture.largest_cluster == 0) return;
-  vgpu::CardDesc desc{};
-  vgpu::fill_max_clusters(&desc, card.sms_per_group.data(), card.sms_per_group.size(), card.architecture.largest_cluster);
+  abi::CardDesc desc{};
+  cards::fill_max_clusters(&desc, card.sms_per_group.data(), card.sms_per_group.size(), card.architecture.largest_cluster);
   std::string row;
   for (int size = 1; size <= card.architecture.largest_cluster; ++size) row += (row.empty() ? "" : " ") + std::to_string(desc.max_clusters[size]);
   out += wrapped("  active clusters  ", row + fmt::format(" (of 1 to {} blocks)", card.architecture.largest_cluster), 19);
@@ -95,18 +95,18 @@ void detail_clusters(std::string& out, const Card& card) {
 void detail_mig(std::string& out, const Card& card) {
   if (card.mig.empty()) return;
   out += fmt::format("\nMIG slices ({}); --gpu \"{} {}\"\n", kind_of(card, "mig"), card.key, card.mig.front().name);
-  for (const device::MigProfile& p : card.mig) {
+  for (const cards::MigProfile& p : card.mig) {
     out += fmt::format("  {:<10} {:>7.2f} GiB  {:>3} SMs  up to {}\n", p.name, gib(p.total_bytes), p.sms, p.max_instances);
   }
 }
 
 Json architecture_json(const Card& card) {
-  vgpu::CardDesc desc{};
-  vgpu::fill_max_clusters(&desc, card.sms_per_group.data(), card.sms_per_group.size(), card.architecture.largest_cluster);
+  abi::CardDesc desc{};
+  cards::fill_max_clusters(&desc, card.sms_per_group.data(), card.sms_per_group.size(), card.architecture.largest_cluster);
   Json clusters = Json::array();
   for (int size = 1; size <= card.architecture.largest_cluster; ++size) clusters.push_back(desc.max_clusters[size]);
   Json attributes = Json::object();
-  for (int i = 1; i <= device::kLastAttribute; ++i) attributes[std::string(device::attribute_name(i))] = device::attribute_of(card, i);
+  for (int i = 1; i <= cards::kLastAttribute; ++i) attributes[std::string(cards::attribute_name(i))] = cards::attribute_of(card, i);
   return {{"name", card.architecture.name},
           {"context_bytes", card.context_bytes.value_or(card.architecture.context_bytes)},
           {"context_is_modelled", !card.context_bytes.has_value()},
@@ -159,20 +159,20 @@ std::string gpus_detail(const Card& card) {
 
 std::string gpus_attributes(const Card& card) {
   std::string out;
-  for (int i = 1; i <= device::kLastAttribute; ++i) {
-    out += fmt::format("{:>4}  {:<52} {:>12}\n", i, device::attribute_name(i), device::attribute_of(card, i));
+  for (int i = 1; i <= cards::kLastAttribute; ++i) {
+    out += fmt::format("{:>4}  {:<52} {:>12}\n", i, cards::attribute_name(i), cards::attribute_of(card, i));
   }
   return out;
 }
 
 std::string gpus_list_json(const std::vector<Card>& cards) {
   Json list = Json::array();
-  for (const Card& card : cards) list.push_back(Json::parse(device::card_to_json(card)));
-  return Json{{"schema", device::kCardSchema}, {"cards", list}}.dump(2) + "\n";
+  for (const Card& card : cards) list.push_back(Json::parse(cards::card_to_json(card)));
+  return Json{{"schema", cards::kCardSchema}, {"cards", list}}.dump(2) + "\n";
 }
 
 std::string gpus_detail_json(const Card& card) {
-  return Json{{"schema", device::kCardSchema}, {"card", Json::parse(device::card_to_json(card))}, {"answers", architecture_json(card)}}.dump(2) + "\n";
+  return Json{{"schema", cards::kCardSchema}, {"card", Json::parse(cards::card_to_json(card))}, {"answers", architecture_json(card)}}.dump(2) + "\n";
 }
 
 }  // namespace tonnage::cli

@@ -21,15 +21,15 @@ Result<InstallPaths> find_install_paths() {
   if (paths.installed) {
     paths.vgpu_dir = library / "vgpu";
     paths.passthrough_dir = library / "passthrough";
-    paths.shim_dir = library / "shim";
+    paths.recorder_dir = library / "recorder";
     paths.python_dir = share / "python" / "tonnage" / "inject";
-    paths.shim_source_dir = share / "shim_src";
+    paths.recorder_source_dir = share / "recorder_src";
   } else {
     paths.vgpu_dir = prefix / "lib" / "vgpu";
     paths.passthrough_dir = prefix / "lib" / "passthrough";
-    paths.shim_dir = prefix / "lib" / "shim";
+    paths.recorder_dir = prefix / "lib" / "recorder";
     paths.python_dir = fs::path(TONNAGE_SOURCE_DIR) / "python" / "tonnage" / "inject";
-    paths.shim_source_dir = fs::path(TONNAGE_SOURCE_DIR) / "src";
+    paths.recorder_source_dir = fs::path(TONNAGE_SOURCE_DIR) / "src";
   }
   return paths;
 }

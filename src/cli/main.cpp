@@ -11,7 +11,7 @@
 #include "cli/near_names.h"
 #include "cli/output.h"
 #include "cli/run.h"
-#include "cli/shim.h"
+#include "cli/recorder_build.h"
 
 namespace {
 
@@ -57,7 +57,7 @@ int run_main(int argc, char** argv) {
   add_report_command(app, exit_code);
   add_explain_commands(app, exit_code);
   add_doctor_command(app, exit_code);
-  add_shim_command(app, exit_code);
+  add_recorder_command(app, exit_code);
   add_version_command(app, exit_code);
 
   if (argc < 2) {

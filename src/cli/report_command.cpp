@@ -8,7 +8,7 @@
 #include "cli/output.h"
 #include "report/json.h"
 #include "report/text.h"
-#include "trace/record_reader.h"
+#include "record/record_reader.h"
 
 namespace tonnage::cli {
 
@@ -22,10 +22,10 @@ struct ReportOptions {
 
 Result<void> print_report(const ReportOptions& options) {
   if (auto fine = check_exports(options.exports, options.force); !fine) return fine.error();
-  auto record = trace::read_record(options.file);
+  auto record = record::read_record(options.file);
   if (!record) return record.error();
   if (options.exports.any()) {
-    const auto explanation = analysis::explain(std::make_shared<const trace::Record>(*record));
+    const auto explanation = analysis::explain(std::make_shared<const record::Record>(*record));
     if (auto written = write_exports({explanation}, options.exports, options.force); !written) return written.error();
   }
   const analysis::Report report = analysis::make_report(*record);

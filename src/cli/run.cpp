@@ -17,7 +17,7 @@
 #include "cli/session_setup.h"
 #include "report/json.h"
 #include "report/text.h"
-#include "trace/record_reader.h"
+#include "record/record_reader.h"
 
 namespace tonnage::cli {
 
@@ -31,8 +31,8 @@ struct RunOptions {
   std::vector<std::string> command;
 };
 
-bool used_a_gpu(const trace::Record& record) {
-  using record::EventKind;
+bool used_a_gpu(const record::Record& record) {
+  using abi::EventKind;
   return std::ranges::any_of(record.events, [](const auto& event) {
     return event.kind == EventKind::kContext || event.kind == EventKind::kDeviceAlloc || event.kind == EventKind::kAlloc ||
            event.kind == EventKind::kDeviceOom;
@@ -56,7 +56,7 @@ void say_how_it_ended(const RunOptions& options, const ChildExit& exit) {
 }
 
 Result<void> print_report(const RunOptions& options, const SessionFiles& files) {
-  auto record = trace::read_record(files.record_path().string());
+  auto record = record::read_record(files.record_path().string());
   if (!record) return record.error();
   if (!used_a_gpu(*record)) {
     say(record->processes.empty()
@@ -65,7 +65,7 @@ Result<void> print_report(const RunOptions& options, const SessionFiles& files) 
   }
   record->source = options.record.empty() ? "" : options.record;
   if (options.exports.any()) {
-    const auto explanation = analysis::explain(std::make_shared<const trace::Record>(*record));
+    const auto explanation = analysis::explain(std::make_shared<const record::Record>(*record));
     if (auto written = write_exports({explanation}, options.exports, options.force); !written) say(written.error());
   }
   if (options.quiet && options.output.empty() && !options.json) return {};

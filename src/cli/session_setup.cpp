@@ -84,8 +84,8 @@ std::string session_json(const SessionOptions& options, uint64_t start_unix_ns) 
 }  // namespace
 
 Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions& options, const InstallPaths& paths) {
-  if (options.cards.size() > static_cast<size_t>(vgpu::kMaxDevices)) {
-    return Error{ErrorCode::kLimit, "at most " + std::to_string(vgpu::kMaxDevices) + " virtual GPUs", "--gpu", ""};
+  if (options.cards.size() > static_cast<size_t>(abi::kMaxDevices)) {
+    return Error{ErrorCode::kLimit, "at most " + std::to_string(abi::kMaxDevices) + " virtual GPUs", "--gpu", ""};
   }
   auto folder = make_folder();
   if (!folder) return folder.error();
@@ -106,32 +106,32 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
   const int fd = ::open(files->session_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return system_error("cannot make the session file", files->session_path_);
   // posix_fallocate and not ftruncate: on a full disk writing to a mapping would kill us and the user's program.
-  if (const int failed = ::posix_fallocate(fd, 0, sizeof(vgpu::Session)); failed != 0) {
+  if (const int failed = ::posix_fallocate(fd, 0, sizeof(abi::Session)); failed != 0) {
     ::close(fd);
     errno = failed;
     return system_error("cannot make the session file", files->session_path_, "is the disk full?");
   }
-  void* mapped = ::mmap(nullptr, sizeof(vgpu::Session), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* mapped = ::mmap(nullptr, sizeof(abi::Session), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
   if (mapped == MAP_FAILED) return system_error("cannot map the session file", files->session_path_);
-  auto* session = files->session_ = static_cast<vgpu::Session*>(mapped);
+  auto* session = files->session_ = static_cast<abi::Session*>(mapped);
 
-  session->version = vgpu::kSessionVersion;
-  session->struct_bytes = sizeof(vgpu::Session);
+  session->version = abi::kSessionVersion;
+  session->struct_bytes = sizeof(abi::Session);
   session->device_count = static_cast<int32_t>(options.cards.size());
   session->start_ns = clock_ns(CLOCK_MONOTONIC);
   for (const auto& [to, path] : {std::pair(&session->record_path, files->record_path_),
-                                 std::pair(&session->shim_dir, paths.shim_dir),
+                                 std::pair(&session->recorder_dir, paths.recorder_dir),
                                  std::pair(&session->tonnage_path, paths.executable)}) {
     if (auto copied = copy_path(*to, path); !copied) return copied.error();
   }
   session->assume_selected = options.assume_selected;
   session->known_integer_bytes = kKnownIntegerBytes;
   session->known_float_elements = kKnownFloatElements;
-  session->flags = (options.pass_through ? vgpu::kFlagPassThrough : 0) |
-                   (options.known_values ? 0 : vgpu::kFlagNoKnownValues) | (options.stacks ? 0 : vgpu::kFlagNoStacks);
+  session->flags = (options.pass_through ? abi::kFlagPassThrough : 0) |
+                   (options.known_values ? 0 : abi::kFlagNoKnownValues) | (options.stacks ? 0 : abi::kFlagNoStacks);
   for (size_t i = 0; i < options.cards.size(); ++i) session->devices[i] = options.cards[i];
-  session->magic = vgpu::kSessionMagic;  // last: now it is a session
+  session->magic = abi::kSessionMagic;  // last: now it is a session
 
   const std::string json = session_json(options, clock_ns(CLOCK_REALTIME));
   if (!record::write_json_chunk(files->record_fd_, record::ChunkKind::kSession, json.data(), json.size())) {
@@ -141,7 +141,7 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
 }
 
 SessionFiles::~SessionFiles() {
-  if (session_ != nullptr) ::munmap(session_, sizeof(vgpu::Session));
+  if (session_ != nullptr) ::munmap(session_, sizeof(abi::Session));
   if (record_fd_ >= 0) ::close(record_fd_);
   std::error_code ignored;
   if (!folder_.empty()) fs::remove_all(folder_, ignored);

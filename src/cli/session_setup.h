@@ -8,12 +8,12 @@
 
 #include "base/result.h"
 #include "cli/install_paths.h"
-#include "vgpu/session.h"
+#include "abi/session.h"
 
 namespace tonnage::cli {
 
 struct SessionOptions {
-  std::vector<vgpu::CardDesc> cards;  // at most kMaxDevices
+  std::vector<abi::CardDesc> cards;  // at most kMaxDevices
   std::vector<std::string> command;
   std::filesystem::path record;       // empty: in the session's folder, removed with it
   bool force = false;                 // an existing file `record` may be replaced
@@ -31,7 +31,7 @@ class SessionFiles {
   SessionFiles(const SessionFiles&) = delete;
   SessionFiles& operator=(const SessionFiles&) = delete;
 
-  const vgpu::Session& session() const { return *session_; }
+  const abi::Session& session() const { return *session_; }
   const std::filesystem::path& session_path() const { return session_path_; }
   const std::filesystem::path& record_path() const { return record_path_; }
 
@@ -41,7 +41,7 @@ class SessionFiles {
  private:
   SessionFiles() = default;
   std::filesystem::path folder_, session_path_, record_path_;
-  vgpu::Session* session_ = nullptr;
+  abi::Session* session_ = nullptr;
   int record_fd_ = -1;
 };
 

@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "record/format.h"
-#include "vgpu/session.h"
+#include "abi/session.h"
 
 namespace tonnage::cli {
 
@@ -11,7 +11,7 @@ void add_version_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("version", "Print the versions of Tonnage and of its file formats");
   command->callback([&exit_code] {
     fmt::print("tonnage {}\nrecord format {} (reads {} to {})\nsession format {}\n", TONNAGE_VERSION, record::kFormatVersion,
-               record::kOldestReadableVersion, record::kNewestReadableVersion, vgpu::kSessionVersion);
+               record::kOldestReadableVersion, record::kNewestReadableVersion, abi::kSessionVersion);
     exit_code = kExitSuccess;
   });
 }

@@ -36,14 +36,14 @@
 //      00                        address the same
 //      80 04                     size    512
 //      00                        stack   0
-// (tests/unit/record_format_test.cpp holds the same bytes.)
+// (tests/record/record_format_test.cpp holds the same bytes.)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "record/event.h"
+#include "abi/event.h"
 
 namespace tonnage::record {
 
@@ -121,13 +121,13 @@ inline uint8_t* put_varint(uint8_t* out, uint64_t value) {
 
 // What an event is packed against; fresh at the start of every chunk.
 struct PackState {
-  Event previous;            // carried fields and time
+  abi::MemoryEvent previous;            // carried fields and time
   uint64_t last_address = 0;
 };
 
 // Packs `event` at `out` (kMaxPackedEventBytes must be free); returns the end. `process` is not packed: the chunk says it.
-inline uint8_t* pack_event(uint8_t* out, const Event& event, PackState& state) {
-  Event& previous = state.previous;
+inline uint8_t* pack_event(uint8_t* out, const abi::MemoryEvent& event, PackState& state) {
+  abi::MemoryEvent& previous = state.previous;
   uint8_t* const kind_at = out;
   *kind_at = static_cast<uint8_t>(event.kind);
   uint32_t mask = 0;

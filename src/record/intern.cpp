@@ -94,16 +94,16 @@ char* StringTable::keep(const char* text, size_t n) {
 }
 
 uint32_t StringTable::intern(const char* text, size_t n) {
-  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return entries[id - 1].hash; })) return kNoId;
+  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return entries[id - 1].hash; })) return abi::kNoId;
   const uint32_t hash = hash_text(text, n);
   uint32_t at = hash & (slot_count - 1);
   for (; slots[at] != 0; at = (at + 1) & (slot_count - 1)) {
     const Entry& entry = entries[slots[at] - 1];
     if (entry.hash == hash && entry.length == n && std::memcmp(entry.text, text, n) == 0) return slots[at];
   }
-  if (count + 1 >= kMaxIds || !grow(entries, count, capacity)) return kNoId;
+  if (count + 1 >= kMaxIds || !grow(entries, count, capacity)) return abi::kNoId;
   const char* kept = keep(text, n);
-  if (kept == nullptr) return kNoId;
+  if (kept == nullptr) return abi::kNoId;
   entries[count++] = Entry{kept, static_cast<uint32_t>(n), hash};
   slots[at] = count;
   return count;
@@ -115,7 +115,7 @@ StackTable::~StackTable() {
 }
 
 uint32_t StackTable::intern_node(const Node& node) {
-  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return hash_node(nodes[id - 1]); })) return kNoId;
+  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return hash_node(nodes[id - 1]); })) return abi::kNoId;
   uint32_t at = hash_node(node) & (slot_count - 1);
   for (; slots[at] != 0; at = (at + 1) & (slot_count - 1)) {
     const Node& other = nodes[slots[at] - 1];
@@ -124,18 +124,18 @@ uint32_t StackTable::intern_node(const Node& node) {
       return slots[at];
     }
   }
-  if (count + 1 >= kMaxIds || !grow(nodes, count, capacity)) return kNoId;
+  if (count + 1 >= kMaxIds || !grow(nodes, count, capacity)) return abi::kNoId;
   nodes[count++] = node;
   slots[at] = count;
   return count;
 }
 
-uint32_t StackTable::intern(const Frame* frames, size_t n) {
+uint32_t StackTable::intern(const abi::Frame* frames, size_t n) {
   if (n > kMaxStackDepth) n = kMaxStackDepth;
-  uint32_t node = kNoId;
+  uint32_t node = abi::kNoId;
   for (size_t i = n; i-- > 0;) {
     node = intern_node(Node{node, frames[i].function, frames[i].file, frames[i].line});
-    if (node == kNoId) return kNoId;
+    if (node == abi::kNoId) return abi::kNoId;
   }
   return node;
 }

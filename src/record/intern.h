@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "record/event.h"
+#include "abi/event.h"
 
 namespace tonnage::record::detail {
 
@@ -41,7 +41,7 @@ struct StackTable {
   uint32_t slot_count = 0;
 
   ~StackTable();
-  uint32_t intern(const Frame* frames, size_t n);  // innermost first
+  uint32_t intern(const abi::Frame* frames, size_t n);  // innermost first
 
  private:
   uint32_t intern_node(const Node& node);

@@ -217,17 +217,17 @@ uint64_t Writer::now_ns() const {
   return now > start_ns_ ? now - start_ns_ : 0;
 }
 
-uint32_t Writer::intern_string(const char* text) { return text == nullptr ? kNoId : intern_string(text, ::strlen(text)); }
+uint32_t Writer::intern_string(const char* text) { return text == nullptr ? abi::kNoId : intern_string(text, ::strlen(text)); }
 
 uint32_t Writer::intern_string(const char* text, size_t n) {
-  if (!recording() || text == nullptr || n == 0) return kNoId;
+  if (!recording() || text == nullptr || n == 0) return abi::kNoId;
   if (n > kMaxStringBytes) n = kMaxStringBytes;
   const Lock lock(mutex_);
   return strings_->intern(text, n);
 }
 
-uint32_t Writer::intern_stack(const Frame* frames, size_t n) {
-  if (!recording() || frames == nullptr || n == 0) return kNoId;
+uint32_t Writer::intern_stack(const abi::Frame* frames, size_t n) {
+  if (!recording() || frames == nullptr || n == 0) return abi::kNoId;
   const Lock lock(mutex_);
   return stacks_->intern(frames, n);
 }
@@ -255,41 +255,41 @@ void Writer::begin_stream() {
   next_thread_.store(1, std::memory_order_relaxed);
   char command[kCommandBytes];
   const size_t n = read_command(command, sizeof command);
-  Event start;
-  start.kind = EventKind::kProcessStart;
+  abi::MemoryEvent start;
+  start.kind = abi::EventKind::kProcessStart;
   start.value = pid_;
   start.time_ns = now_ns();
-  start.name = n == 0 ? kNoId : strings_->intern(command, n);
+  start.name = n == 0 ? abi::kNoId : strings_->intern(command, n);
   append(start);
 }
 
 // Most frees are completed within the call that requests them: then the two are one event. Its first byte is its kind.
-bool Writer::completes_request(const Event& event) {
-  if (event.kind != EventKind::kFreeCompleted || request_.at == SIZE_MAX) return false;
-  const Event& request = request_.event;
+bool Writer::completes_request(const abi::MemoryEvent& event) {
+  if (event.kind != abi::EventKind::kFreeCompleted || request_.at == SIZE_MAX) return false;
+  const abi::MemoryEvent& request = request_.event;
   if (event.address != request.address || event.size_bytes != request.size_bytes || event.device != request.device ||
       event.stream != request.stream || event.op != request.op || event.stack != request.stack || event.module != request.module ||
       event.phase != request.phase || event.step != request.step || event.value != request.value || event.name != request.name ||
       event.flags != request.flags || (event.time_ns != 0 && event.time_ns != request.time_ns) || request.thread != thread_number())
     return false;
-  events_.data[request_.at] = static_cast<uint8_t>(EventKind::kFreed);
+  events_.data[request_.at] = static_cast<uint8_t>(abi::EventKind::kFreed);
   request_.at = SIZE_MAX;
   return true;
 }
 
-void Writer::append(const Event& event) {
+void Writer::append(const abi::MemoryEvent& event) {
   if (!events_.reserve(kMaxPackedEventBytes)) return fail();
   if (event_count_ == 0) oldest_ns_ = event.time_ns;
-  request_.at = event.kind == EventKind::kFreeRequested ? events_.size : SIZE_MAX;
-  if (event.kind == EventKind::kFreeRequested) request_.event = event;
+  request_.at = event.kind == abi::EventKind::kFreeRequested ? events_.size : SIZE_MAX;
+  if (event.kind == abi::EventKind::kFreeRequested) request_.event = event;
   events_.size = static_cast<size_t>(pack_event(events_.data + events_.size, event, pack_) - events_.data);
   ++event_count_;
 }
 
-void Writer::emit(const Event& event) {
+void Writer::emit(const abi::MemoryEvent& event) {
   // The writer says itself when a stream begins and ends: it alone knows about fork().
-  if (!recording() || event.kind == EventKind::kProcessStart || event.kind == EventKind::kProcessEnd) return;
-  Event e = event;
+  if (!recording() || event.kind == abi::EventKind::kProcessStart || event.kind == abi::EventKind::kProcessEnd) return;
+  abi::MemoryEvent e = event;
   const Lock lock(mutex_);
   if (!recording()) return;
   if (completes_request(e)) return;
@@ -321,8 +321,8 @@ void Writer::finish() {
 
 void Writer::finish_locked() {
   if (!recording() || stream_ == 0) return;
-  Event end;
-  end.kind = EventKind::kProcessEnd;
+  abi::MemoryEvent end;
+  end.kind = abi::EventKind::kProcessEnd;
   end.value = pid_;
   end.time_ns = now_ns();
   append(end);

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "record/event.h"
+#include "abi/event.h"
 #include "record/format.h"
 
 namespace tonnage::record {
@@ -44,12 +44,12 @@ class Writer {
   // not recording. Ids are stable for the life of the process and in children made by fork().
   uint32_t intern_string(const char* text, size_t n);
   uint32_t intern_string(const char* text);
-  uint32_t intern_stack(const Frame* frames, size_t n);
+  uint32_t intern_stack(const abi::Frame* frames, size_t n);
 
   // Appends an event: fills process and thread, and time_ns if it is 0. Writes a chunk when the buffer has reached
   // kFlushBytes or its oldest event is kFlushAgeNs old. kProcessStart and kProcessEnd are written by the writer itself, since
   // it alone knows about fork(); a caller's are ignored.
-  void emit(const Event& event);
+  void emit(const abi::MemoryEvent& event);
   void flush();   // writes what is buffered, in one chunk; call at steps and when memory ran out
   void finish();  // writes the last chunk: the process leaves in good order. Later events start further chunks.
 
@@ -66,8 +66,8 @@ class Writer {
   friend void fork_child();
   void begin_stream();          // the functions below need mutex_ held
   void finish_locked();
-  void append(const Event& event);
-  bool completes_request(const Event& event);
+  void append(const abi::MemoryEvent& event);
+  bool completes_request(const abi::MemoryEvent& event);
   void drop_events();           // those that are buffered
   void write_chunk(ChunkKind kind);
   bool write_whole(const uint8_t* bytes, size_t n);
@@ -94,7 +94,7 @@ class Writer {
   // The last event, if it is a free that was requested and nothing came after it.
   struct {
     size_t at = SIZE_MAX;       // in events_; SIZE_MAX: it is not
-    Event event;
+    abi::MemoryEvent event;
   } request_;
   detail::Buffer events_;
   detail::Buffer chunk_, packed_;

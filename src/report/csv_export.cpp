@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <map>
 
-#include "analysis/breakdown.h"
+#include "analysis/timeline/breakdown.h"
 
 namespace tonnage::report {
 namespace {
 
 using namespace analysis;
-using record::Event;
-using record::EventKind;
+using abi::MemoryEvent;
+using abi::EventKind;
 
 const char* event_kind_name(EventKind kind) {
   switch (kind) {
@@ -69,7 +69,7 @@ std::string optional(bool known, uint64_t value) { return known ? std::to_string
 class CsvWriter {
  public:
   CsvWriter(const Explanation& explanation, SinkBuffer& out) : out_(out), timeline_(*explanation.timeline), record_(timeline_.record()), source_(field(explanation.source)) {
-    timed_ = std::any_of(record_.events.begin(), record_.events.end(), [](const Event& event) { return event.time_ns > 0; });
+    timed_ = std::any_of(record_.events.begin(), record_.events.end(), [](const MemoryEvent& event) { return event.time_ns > 0; });
   }
 
   void allocations() {
@@ -81,8 +81,8 @@ class CsvWriter {
     uint64_t number = 0;
     for (const Allocation& a : timeline_.allocations()) {
       if (!out_.ok()) return;
-      const Event* event = a.before_history || a.alloc_event >= record_.events.size() ? nullptr : &record_.events[a.alloc_event];
-      const Site site = event ? timeline_.stacks().site(*event) : timeline_.stacks().site(a.stack, record::kNoId, record::kNoId);
+      const MemoryEvent* event = a.before_history || a.alloc_event >= record_.events.size() ? nullptr : &record_.events[a.alloc_event];
+      const Site site = event ? timeline_.stacks().site(*event) : timeline_.stacks().site(a.stack, abi::kNoId, abi::kNoId);
       const bool freed = a.free_event < record_.events.size();
       out_.print("{},{},pytorch,{},{},0x{:x},{},{},", source_, number++, pid(a.process), a.device, a.address, a.requested_bytes, a.block_bytes);
       out_.print("{},{},{},{},", category_name(a.category), a.source == CategorySource::kTold ? "told" : a.source == CategorySource::kInferred ? "inferred" : "", a.confidence_percent, field(record_.string(a.name)));
@@ -92,7 +92,7 @@ class CsvWriter {
     }
     for (const DeviceAllocation& a : timeline_.device_allocations()) {
       if (a.is_segment || !out_.ok()) continue;  // PyTorch's segments hold the allocations above
-      const Event& event = record_.events[a.alloc_event];
+      const MemoryEvent& event = record_.events[a.alloc_event];
       out_.print("{},{},{},{},{},0x{:x},{},{},other,told,100,{},", source_, number++, memory_kind_name(a.kind), pid(a.process), a.device, a.address, a.size_bytes, a.size_bytes, field(record_.string(event.name)));
       life(true, a.alloc_event, a.free_event < record_.events.size(), a.free_event, a.process);
       out_.print("{},{},{},", peaks.contains(a.device) && a.live_at(peaks[a.device]) ? 1 : 0, phase_name(event.phase), event.stream);
@@ -108,7 +108,7 @@ class CsvWriter {
     std::map<int, Cursor> cursors;
     for (const auto& [index, device] : timeline_.devices()) cursors[index] = {&device};
     for (size_t i = 0; i < record_.events.size() && out_.ok(); ++i) {
-      const Event& event = record_.events[i];
+      const MemoryEvent& event = record_.events[i];
       out_.print("{},{},{},{},{},{},{},{},{},", source_, i, optional(timed_, event.time_ns), pid(event.process), event.device, event_kind_name(event.kind),
                  event.address == 0 ? "" : fmt::format("0x{:x}", event.address), event.size_bytes, event.value);
       out_.print("{},{},{},{},", event.stream, event.thread, step_text(event.process, i), phase_name(event.phase));
@@ -145,7 +145,7 @@ class CsvWriter {
 
   SinkBuffer& out_;
   const Timeline& timeline_;
-  const trace::Record& record_;
+  const record::Record& record_;
   std::string source_;
   bool timed_ = true;
 };

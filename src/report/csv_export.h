@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "analysis/findings.h"
+#include "analysis/diagnosis/findings.h"
 #include "report/sink.h"
 
 namespace tonnage::report {

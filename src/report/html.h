@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/findings.h"
+#include "analysis/diagnosis/findings.h"
 
 namespace tonnage::report {
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "analysis/block_lives.h"
-#include "analysis/breakdown.h"
-#include "analysis/fragmentation.h"
+#include "analysis/timeline/block_lives.h"
+#include "analysis/timeline/breakdown.h"
+#include "analysis/diagnosis/fragmentation.h"
 #include "report/html.h"
 #include "report/html_lives.h"
 #include "report/html_tree.h"
@@ -80,7 +80,7 @@ class SiteTable {
   explicit SiteTable(const Timeline& timeline) : timeline_(timeline) {}
   int64_t of_event(uint32_t event, uint32_t stack) {
     const auto& events = timeline_.record().events;
-    uint32_t op = record::kNoId, module = record::kNoId;
+    uint32_t op = abi::kNoId, module = abi::kNoId;
     if (event < events.size()) op = events[event].op, module = events[event].module;
     const std::string text = describe(timeline_.stacks().site(stack, op, module));
     if (text.empty()) return -1;

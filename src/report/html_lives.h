@@ -15,7 +15,7 @@
 #include <optional>
 #include <utility>
 
-#include "analysis/block_lives.h"
+#include "analysis/timeline/block_lives.h"
 
 namespace tonnage::report {
 

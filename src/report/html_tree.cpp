@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 
-#include "analysis/breakdown.h"
-#include "analysis/stacks.h"
+#include "analysis/timeline/breakdown.h"
+#include "analysis/timeline/stacks.h"
 
 namespace tonnage::report {
 namespace {
@@ -53,7 +53,7 @@ Json to_value(const std::string& name, const Node& node, uint64_t total) {
   return out;
 }
 
-std::string frame_text(const trace::Record& record, const record::Frame& frame) {
+std::string frame_text(const record::Record& record, const abi::Frame& frame) {
   std::string file = record.string(frame.file);
   if (const size_t slash = file.rfind('/'); slash != std::string::npos) file = file.substr(slash + 1);
   std::string text = record.string(frame.function);
@@ -66,7 +66,7 @@ std::string frame_text(const trace::Record& record, const record::Frame& frame) 
 }
 
 // Outermost first.
-std::vector<std::string> shown_frames(const trace::Record& record, uint32_t stack) {
+std::vector<std::string> shown_frames(const record::Record& record, uint32_t stack) {
   std::vector<std::string> own, all;
   if (stack >= record.stacks.size()) return all;
   const auto& frames = record.stacks[stack];
@@ -79,14 +79,14 @@ std::vector<std::string> shown_frames(const trace::Record& record, uint32_t stac
   return own.empty() ? all : own;
 }
 
-const record::Event* event_of(const trace::Record& record, const Allocation& allocation) {
+const abi::MemoryEvent* event_of(const record::Record& record, const Allocation& allocation) {
   return allocation.before_history || allocation.alloc_event >= record.events.size() ? nullptr : &record.events[allocation.alloc_event];
 }
 
 }  // namespace
 
 Json tree_by_stack(const Timeline& timeline, int device, uint64_t event) {
-  const trace::Record& record = timeline.record();
+  const record::Record& record = timeline.record();
   std::map<uint32_t, std::vector<std::string>> frames;
   Node root;
   timeline.for_each_live(device, event, [&](const Allocation& allocation) {
@@ -96,20 +96,20 @@ Json tree_by_stack(const Timeline& timeline, int device, uint64_t event) {
     node->add(allocation);
     for (const std::string& name : at->second) (node = &node->child(name))->add(allocation);
     if (at->second.empty()) (node = &node->child(allocation.before_history ? "(older than the history)" : "(no stack)"))->add(allocation);
-    const record::Event* made_by = event_of(record, allocation);
-    if (made_by && made_by->op != record::kNoId) node->child(record.string(made_by->op)).add(allocation);
+    const abi::MemoryEvent* made_by = event_of(record, allocation);
+    if (made_by && made_by->op != abi::kNoId) node->child(record.string(made_by->op)).add(allocation);
   });
   return to_value("allocated", root, root.bytes);
 }
 
 Json tree_by_module(const Timeline& timeline, int device, uint64_t event) {
-  const trace::Record& record = timeline.record();
+  const record::Record& record = timeline.record();
   Node root;
   bool any = false;
   timeline.for_each_live(device, event, [&](const Allocation& allocation) {
     Node* node = &root;
     node->add(allocation);
-    const record::Event* made_by = event_of(record, allocation);
+    const abi::MemoryEvent* made_by = event_of(record, allocation);
     // A parameter's name tells its module better than where it was made.
     std::string path = record.string(allocation.name);
     if (path.empty() && made_by) path = record.string(made_by->module);

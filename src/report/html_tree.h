@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "analysis/timeline.h"
+#include "analysis/timeline/timeline.h"
 
 namespace tonnage::report {
 

@@ -7,14 +7,14 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "analysis/breakdown.h"
+#include "analysis/timeline/breakdown.h"
 
 namespace tonnage::report {
 namespace {
 
 using namespace analysis;
-using record::Event;
-using record::EventKind;
+using abi::MemoryEvent;
+using abi::EventKind;
 
 constexpr size_t kStackFrames = 12;
 // Track groups need numbers that do not meet: each source has kSourceStep of them, devices first, then its processes.
@@ -48,7 +48,7 @@ class TraceWriter {
     timeline_ = explanation.timeline.get();
     record_ = &timeline_->record();
     base_ = number * kSourceStep;
-    timed_ = std::any_of(record_->events.begin(), record_->events.end(), [](const Event& event) { return event.time_ns > 0; });
+    timed_ = std::any_of(record_->events.begin(), record_->events.end(), [](const MemoryEvent& event) { return event.time_ns > 0; });
     stack_texts_.clear();
     // Threads write their events late, by a little: no track may go back in time for it.
     end_ns_ = 0;
@@ -88,7 +88,7 @@ class TraceWriter {
   // --- devices ---
   void name_device(int device) {
     std::string name = fmt::format("GPU {}", device);
-    for (const trace::Device& known : record_->devices) {
+    for (const record::Device& known : record_->devices) {
       if (known.index == device && !known.name.empty()) name += " " + known.name;
     }
     name_track("process", device_group(device), 0, name, device_group(device));
@@ -142,7 +142,7 @@ class TraceWriter {
   void segments(int device) {
     struct Open {
       uint64_t from_ns = 0, size_bytes = 0, stream = 0;
-      uint32_t stack = record::kNoId;
+      uint32_t stack = abi::kNoId;
       bool old = false;
     };
     std::map<uint64_t, Open> open;
@@ -155,11 +155,11 @@ class TraceWriter {
     for (const auto& [index, state] : initial_states(*record_)) {
       if (index != device) continue;
       for (const InitialState::Segment& segment : state.segments) {
-        if (!segment.expandable) open[segment.address] = {0, segment.size_bytes, segment.stream, record::kNoId, true};
+        if (!segment.expandable) open[segment.address] = {0, segment.size_bytes, segment.stream, abi::kNoId, true};
       }
     }
     for (size_t i = 0; i < record_->events.size() && out_.ok(); ++i) {
-      const Event& event = record_->events[i];
+      const MemoryEvent& event = record_->events[i];
       if (event.device != device) continue;
       if (event.kind == EventKind::kSegmentAlloc) {
         open[event.address] = {time_ns(i), event.size_bytes, event.stream, event.stack, false};
@@ -196,15 +196,15 @@ class TraceWriter {
     for (const uint32_t index : chosen) {
       if (!out_.ok()) return;
       const Allocation& a = allocations[index];
-      const Event* event = a.before_history || a.alloc_event >= record_->events.size() ? nullptr : &record_->events[a.alloc_event];
-      const Site site = event ? timeline_->stacks().site(*event) : timeline_->stacks().site(a.stack, record::kNoId, record::kNoId);
+      const MemoryEvent* event = a.before_history || a.alloc_event >= record_->events.size() ? nullptr : &record_->events[a.alloc_event];
+      const Site site = event ? timeline_->stacks().site(*event) : timeline_->stacks().site(a.stack, abi::kNoId, abi::kNoId);
       std::string name = site_text(site);
       if (name.empty()) name = "line not known";
       const bool freed = a.free_event < record_->events.size();
       slice(device_group(device), "block", name, event ? time_ns(a.alloc_event) : 0, freed ? time_ns(a.free_event) : end_ns_, [&] {
         out_.print("\"requested_bytes\":{},\"block_bytes\":{},\"address\":\"0x{:x}\",\"category\":\"{}\",\"freed\":{}", a.requested_bytes, a.block_bytes, a.address, category_name(a.category), freed);
         if (a.before_history) out_.put(",\"older_than_the_history\":true");
-        if (a.name != record::kNoId) out_.print(",\"name\":{}", json_text(record_->string(a.name)));
+        if (a.name != abi::kNoId) out_.print(",\"name\":{}", json_text(record_->string(a.name)));
         if (!site.op.empty()) out_.print(",\"op\":{}", json_text(site.op));
         if (!site.module.empty()) out_.print(",\"module\":{}", json_text(site.module));
         out_.print(",\"stack\":{}", stack_text(a.stack));
@@ -281,7 +281,7 @@ class TraceWriter {
 
   void processes() {
     for (uint32_t process = 0; process < record_->processes.size(); ++process) {
-      const trace::Process& known = record_->processes[process];
+      const record::Process& known = record_->processes[process];
       name_track("process", process_group(process), 0, known.command.empty() ? fmt::format("process {}", known.pid) : fmt::format("{} ({})", known.command, known.pid), process_group(process));
     }
     for (const Step& step : timeline_->steps()) {
@@ -308,7 +308,7 @@ class TraceWriter {
     const auto end_phase = [&](std::pair<uint32_t, uint32_t> key, uint64_t to_ns) {
       Thread& thread = threads[key];
       if (!thread.phase) return;
-      const Event& event = record_->events[*thread.phase];
+      const MemoryEvent& event = record_->events[*thread.phase];
       const uint64_t from_ns = time_ns(*thread.phase);
       thread.phase.reset();
       const auto phase = static_cast<Phase>(event.value);
@@ -320,7 +320,7 @@ class TraceWriter {
       complete(process_group(key.first), track(key, 1), "annotation", record_->string(record_->events[started].name), time_ns(started), to_ns);
     };
     for (size_t i = 0; i < record_->events.size(); ++i) {
-      const Event& event = record_->events[i];
+      const MemoryEvent& event = record_->events[i];
       const std::pair key(event.process, event.thread);
       if (event.kind == EventKind::kPhase) {
         end_phase(key, time_ns(i));
@@ -356,7 +356,7 @@ class TraceWriter {
   SinkBuffer out_;
   const TraceLimits& limits_;
   const Timeline* timeline_ = nullptr;
-  const trace::Record* record_ = nullptr;
+  const record::Record* record_ = nullptr;
   std::unordered_map<uint32_t, std::string> stack_texts_;
   std::vector<std::pair<std::string, std::string>> facts_;
   std::vector<uint64_t> times_;  // by event, never going back

@@ -321,7 +321,7 @@ def place(address):  # where segments lie is the machine's choice
 print('HISTORY ' + json.dumps([[e['action'], e['size'], place(e['addr']), e['stream'], [[f['filename'], f['line'], f['name']] for f in e['frames']]] for e in trace]))
 """
 
-# A session without a record: the virtual driver alone. The record's path begins at byte 24 of the session (src/vgpu/session.h).
+# A session without a record: the virtual driver alone. The record's path begins at byte 24 of the session (src/abi/session.h).
 DRIVER_ALONE = r'''copy=$(mktemp) && cp "$TONNAGE_SESSION" "$copy" && printf '\0' | dd of="$copy" bs=1 seek=24 conv=notrunc status=none &&
 TONNAGE_SESSION=$copy "$@"; code=$?; rm -f "$copy"; exit $code'''
 

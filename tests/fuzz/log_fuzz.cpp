@@ -1,8 +1,8 @@
 // libFuzzer target of the log reader and of the diagnoses of what it finds.
 #include <cstdlib>
 
-#include "analysis/findings.h"
-#include "trace/log_reader.h"
+#include "analysis/diagnosis/findings.h"
+#include "sources/messages/log_reader.h"
 
 using namespace tonnage;
 
@@ -16,9 +16,9 @@ void check(bool holds) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
   const std::string_view text(reinterpret_cast<const char*>(data), n);
-  auto input = trace::Input::from_memory(text, "fuzz");
+  auto input = sources::Input::from_memory(text, "fuzz");
   if (!input) return 0;
-  const auto log = trace::read_log(**input);
+  const auto log = sources::read_log(**input);
   if (!log) return 0;
   for (const auto& oom : log->ooms) {
     check(oom.text.size() <= 2000 && oom.line_number >= 1 && oom.line_number <= log->lines);

@@ -1,8 +1,8 @@
 // libFuzzer target of the snapshot reader, and of the analyses on whatever it made of the bytes.
 #include <cstdlib>
 
-#include "analysis/findings.h"
-#include "trace/snapshot_reader.h"
+#include "analysis/diagnosis/findings.h"
+#include "sources/snapshot/snapshot_reader.h"
 
 using namespace tonnage;
 
@@ -12,11 +12,11 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-void check_record(const trace::Record& record) {
+void check_record(const record::Record& record) {
   check(!record.strings.empty() && record.strings[0].empty());
   check(!record.stacks.empty() && record.stacks[0].empty());
   for (const auto& event : record.events) {
-    check(event.kind != record::EventKind::kNone);
+    check(event.kind != abi::EventKind::kNone);
     check(event.stack < record.stacks.size() && event.name < record.strings.size());
     check(event.process < record.processes.size());
   }
@@ -31,15 +31,15 @@ void check_record(const trace::Record& record) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
-  auto input = trace::Input::from_memory({reinterpret_cast<const char*>(data), n}, "fuzz");
+  auto input = sources::Input::from_memory({reinterpret_cast<const char*>(data), n}, "fuzz");
   if (!input) return 0;
-  auto record = trace::read_snapshot(**input);
+  auto record = sources::read_snapshot(**input);
   if (!record) {
     check(!record.error().message.empty());
     return 0;
   }
   check_record(*record);
-  const auto explanation = analysis::explain(std::make_shared<trace::Record>(std::move(*record)));
+  const auto explanation = analysis::explain(std::make_shared<record::Record>(std::move(*record)));
   check(!explanation.summary.empty());
   return 0;
 }

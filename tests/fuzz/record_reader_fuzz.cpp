@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "record/format.h"
-#include "trace/record_reader.h"
+#include "record/record_reader.h"
 
 using namespace tonnage;
 
@@ -15,12 +15,12 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-void check_record(const trace::Record& record) {
+void check_record(const record::Record& record) {
   for (const auto& e : record.events) {
     check(e.process < record.processes.size());
     check(e.stack < record.stacks.size());
     check(e.op < record.strings.size() && e.module < record.strings.size() && e.name < record.strings.size());
-    check(e.phase <= record::Phase::kEval);
+    check(e.phase <= abi::Phase::kEval);
   }
   for (const auto& stack : record.stacks) {
     check(stack.size() <= record::kMaxStackDepth);
@@ -56,7 +56,7 @@ std::vector<uint8_t> as_chunks(const uint8_t* data, size_t n) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
   if (n == 0) return 0;
   const std::vector<uint8_t> file = data[0] % 2 == 0 ? std::vector<uint8_t>(data + 1, data + n) : as_chunks(data + 1, n - 1);
-  const auto record = trace::read_record_bytes(file, "fuzz", trace::ReadOptions{.memory_limit_bytes = 64u << 20});
+  const auto record = record::read_record_bytes(file, "fuzz", record::ReadOptions{.memory_limit_bytes = 64u << 20});
   if (record) check_record(*record);
   return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a real driver does to the host's address space when it starts and makes a context (src/vgpu/driver/host_layout.h):
+# What a real driver does to the host's address space when it starts and makes a context (src/driver/host_layout.h):
 # large mmap and munmap calls of a small program, in order, with their threads. Needs strace and a real driver.
 set -eu
 python=${PYTHON:-python3}

@@ -1,4 +1,4 @@
-"""Times matrix products with and without aligned rows on a real card: the figures behind src/vgpu/driver/kernel_time.h.
+"""Times matrix products with and without aligned rows on a real card: the figures behind src/driver/kernel_time.h.
 
   python tools/device/products.py products.json     # rows: type, TF32, m, k, n, transposed a, b, µs a product, [kernel, ns]…
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make the small pickles beside this file. They are committed; run it again only to change them.
 
-Every file is hand-written data in the layouts of torch.cuda.memory._snapshot (see src/trace/snapshot_reader.h).
+Every file is hand-written data in the layouts of torch.cuda.memory._snapshot (see src/sources/snapshot/snapshot_reader.h).
 """
 import os
 import pickle

@@ -1,0 +1,16 @@
+// From the facts of a failure to its causes: the main one first, then what else contributed.
+#pragma once
+
+#include <vector>
+
+#include "analysis/diagnosis/oom_facts.h"
+
+namespace tonnage::analysis {
+
+// Empty only if the record says nothing at all about what was allocated. The first one is primary.
+std::vector<Finding> diagnose(const OomFacts& facts, const Timeline& timeline);
+
+// What growth means and what to do about it; also used where nothing failed. steps: "steps" or "iterations".
+Finding growth_finding(const Growth& growth, const GrowthReport& report, const Timeline& timeline);
+
+}  // namespace tonnage::analysis

@@ -1,0 +1,399 @@
+// Contexts: the primary one of each device, others, and each thread's stack of current ones.
+#include <vector>
+
+#include "driver/footprint.h"
+#include "driver/graphs/graph.h"
+#include "driver/recording.h"
+#include "driver/recorder_loader.h"
+#include "driver/state.h"
+
+namespace tonnage::driver {
+namespace {
+
+// A thread's stack of contexts. Without a destructor: libraries still call in from their own exit handlers, after the main
+// thread's destructors have run. Deeper than this nobody nests.
+struct ContextStack {
+  static constexpr int kDepth = 256;
+  Context* entries[kDepth];
+  int size;
+  bool empty() const { return size == 0; }
+  Context* back() const { return entries[size - 1]; }
+  void pop_back() { size--; }
+  void push_back(Context* context) {
+    if (size == kDepth) size--;  // the top is replaced rather than anything overwritten
+    entries[size++] = context;
+  }
+};
+thread_local ContextStack t_stack;
+
+// Flags a context may be made with.
+constexpr unsigned kKnownFlags = 0xff;
+
+Context* make_context(Driver* state, Device* device, unsigned flags, bool primary) {
+  auto* context = new Context;
+  context->device = device;
+  context->flags = flags;
+  context->primary = primary;
+  context->api_version = 3020;  // what a driver 580 says of every context
+  context->id = state->new_id();
+  context->legacy_stream.context = context;
+  context->legacy_stream.id = state->new_id();
+  return context;
+}
+
+// A context takes card memory before anything is allocated. Fails as a real card that is nearly full does.
+bool charge_context(Driver* state, Context* context) {
+  Device* device = context->device;
+  const uint64_t bytes = device->card->context_bytes;
+  if (!state->account.charge(device->physical, bytes)) {
+    record_device_oom(device->index, bytes, state->account.free(device->physical));
+    return false;
+  }
+  context->charged = true;
+  prepare_context_memory(device);
+  record_context(device->index, bytes);
+  return true;
+}
+
+}  // namespace
+
+// The primary context's object. Its handle is known before the context is made: the CUDA runtime asks for it as it starts, and
+// must not make a context by asking (the host's address space would differ from a real machine's).
+Context* primary_context_object(Driver* state, Device* device) {
+  std::lock_guard lock(state->objects_mutex);
+  if (!device->primary) {
+    device->primary = make_context(state, device, device->primary_flags, true);
+    device->primary->alive.store(false);
+  }
+  return device->primary;
+}
+
+Context* current_context() { return t_stack.empty() ? nullptr : t_stack.back(); }
+
+void set_current(Context* context) {
+  if (!t_stack.empty()) t_stack.pop_back();
+  if (context) t_stack.push_back(context);
+}
+
+// Frees what belongs to a context: allocations, streams, events. Its object stays, marked dead, since handles may linger.
+void tear_down(Driver* state, Context* context) {
+  std::vector<uint64_t> addresses;
+  {
+    std::lock_guard lock(state->memory_mutex);
+    for (auto& [address, allocation] : state->allocations)
+      if (allocation.context == context && allocation.device && !allocation.owned_elsewhere) addresses.push_back(address);
+  }
+  for (uint64_t address : addresses) free_device_memory(address);
+  context->alive.store(false);
+  drop_context_storage(to_handle(context));
+  if (context->charged) state->account.refund(context->device->physical, context->device->card->context_bytes);
+  const uint64_t code = context->device->code_bytes.exchange(0);
+  if (code) state->account.refund(context->device->physical, code);
+  context->charged = false;
+}
+
+}  // namespace tonnage::driver
+
+using namespace tonnage::driver;
+
+VGPU_API cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice handle) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  load_recorder();
+  Context* context = primary_context_object(state, device);
+  std::lock_guard lock(state->objects_mutex);
+  if (!context->alive.load()) {
+    context->flags = device->primary_flags;
+    context->limits.clear();
+    context->peers.clear();
+    if (!charge_context(state, context)) return CUDA_ERROR_OUT_OF_MEMORY;
+    context->alive.store(true);
+    device->primary_refs = 0;
+  }
+  device->primary_refs++;
+  *out = to_handle(context);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuDevicePrimaryCtxRelease_v2(CUdevice handle) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  Context* dying = nullptr;
+  {
+    std::lock_guard lock(state->objects_mutex);
+    if (!device->primary || device->primary_refs == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device->primary_refs == 0) dying = device->primary;
+  }
+  if (dying) tear_down(state, dying);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuDevicePrimaryCtxRelease(CUdevice handle) { return cuDevicePrimaryCtxRelease_v2(handle); }
+
+VGPU_API cuDevicePrimaryCtxSetFlags_v2(CUdevice handle, unsigned int flags) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (flags & ~kKnownFlags) return CUDA_ERROR_INVALID_VALUE;
+  device->primary_flags = flags;
+  if (device->primary) device->primary->flags = flags;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuDevicePrimaryCtxSetFlags(CUdevice handle, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(handle, flags);
+}
+
+VGPU_API cuDevicePrimaryCtxGetState(CUdevice handle, unsigned int* flags, int* active) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(state->objects_mutex);
+  *flags = device->primary_flags;
+  *active = device->primary && device->primary->alive.load() ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuDevicePrimaryCtxReset_v2(CUdevice handle) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  Context* dying = nullptr;
+  {
+    std::lock_guard lock(state->objects_mutex);
+    dying = device->primary;
+    device->primary_refs = 0;
+  }
+  if (dying && dying->alive.load()) tear_down(state, dying);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuDevicePrimaryCtxReset(CUdevice handle) { return cuDevicePrimaryCtxReset_v2(handle); }
+
+VGPU_API cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice handle) {
+  VGPU_DRIVER(state);
+  Device* device = state->device(handle);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!out || (flags & ~kKnownFlags)) return CUDA_ERROR_INVALID_VALUE;
+  Context* context = make_context(state, device, flags, false);
+  if (!charge_context(state, context)) {
+    delete context;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  t_stack.push_back(context);
+  *out = to_handle(context);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxCreate(CUcontext* out, unsigned int flags, CUdevice handle) { return cuCtxCreate_v2(out, flags, handle); }
+VGPU_API cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsigned int flags, CUdevice handle) {
+  return cuCtxCreate_v2(out, flags, handle);
+}
+VGPU_API cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, CUdevice handle) {
+  return cuCtxCreate_v2(out, flags, handle);
+}
+
+VGPU_API cuCtxDestroy_v2(CUcontext handle) {
+  VGPU_DRIVER(state);
+  Context* context = to_context(handle);
+  if (!context || context->primary || !context->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (current_context() == context) set_current(nullptr);
+  tear_down(state, context);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+VGPU_API cuCtxAttach(CUcontext* out, unsigned int flags) {
+  VGPU_CONTEXT(context);
+  if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+  *out = to_handle(context);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxDetach(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+
+VGPU_API cuCtxPushCurrent_v2(CUcontext handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Context* context = to_context(handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  t_stack.push_back(context);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+
+VGPU_API cuCtxPopCurrent_v2(CUcontext* out) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (t_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out) *out = to_handle(t_stack.back());
+  t_stack.pop_back();
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
+
+VGPU_API cuCtxSetCurrent(CUcontext handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Context* context = handle ? to_context(handle) : nullptr;
+  if (handle && !context) return CUDA_ERROR_INVALID_CONTEXT;
+  set_current(context);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuCtxGetCurrent(CUcontext* out) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  *out = to_handle(current_context());
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuCtxGetDevice(CUdevice* device) {
+  VGPU_CONTEXT(context);
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device->index;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+  if (!handle) return cuCtxGetDevice(device);
+  VGPU_DRIVER(state);
+  (void)state;
+  Context* context = to_context(handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device->index;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuCtxGetFlags(unsigned int* flags) {
+  VGPU_CONTEXT(context);
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = context->flags;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxSetFlags(unsigned int flags) {
+  VGPU_CONTEXT(context);
+  if (flags & ~kKnownFlags) return CUDA_ERROR_INVALID_VALUE;
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  VGPU_CONTEXT(current);
+  Context* context = handle ? to_context(handle) : current;
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+  VGPU_CONTEXT(current);
+  Context* context = handle ? to_context(handle) : current;
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = context->api_version;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuCtxSynchronize(void) {
+  VGPU_CONTEXT(context);
+  if (const CUresult result = capture_refuse_wait(context); result != CUDA_SUCCESS) return result;
+  pools_on_synchronise(context);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxSynchronize_v2(CUcontext handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Context* context = handle ? to_context(handle) : current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult result = capture_refuse_wait(context); result != CUDA_SUCCESS) return result;
+  pools_on_synchronise(context);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  VGPU_CONTEXT(context);
+  (void)context;
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+// Defaults as a real driver answers (H200, driver 580); the persisting L2 and fetch granularity are hints.
+VGPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
+  VGPU_CONTEXT(context);
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  const auto set = context->limits.find(limit);
+  if (set != context->limits.end()) {
+    *value = set->second;
+    return CUDA_SUCCESS;
+  }
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE: *value = 1024; break;
+    case CU_LIMIT_PRINTF_FIFO_SIZE: *value = 8650752; break;
+    case CU_LIMIT_MALLOC_HEAP_SIZE: *value = 8 << 20; break;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+      if (context->device->card->cc_major >= 9) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+      *value = 2;
+      break;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: *value = 2048; break;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY: *value = 64; break;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+      *value = static_cast<size_t>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]) / 10 * 3;
+      break;
+    case CU_LIMIT_SHMEM_SIZE:
+      *value = static_cast<size_t>(
+          context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]);
+      break;
+    case CU_LIMIT_CIG_ENABLED: *value = 0; break;
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED: return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
+  VGPU_CONTEXT(context);
+  size_t old = 0;
+  if (const CUresult result = cuCtxGetLimit(&old, limit); result != CUDA_SUCCESS) return result;
+  if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
+    const auto most = static_cast<size_t>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]);
+    if (most == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    value = std::min(value, most);
+  }
+  context->limits[limit] = value;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxResetPersistingL2Cache(void) {
+  VGPU_CONTEXT(context);
+  (void)context;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxGetCacheConfig(CUfunc_cache* config) {
+  VGPU_CONTEXT(context);
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = context->cache_config;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxSetCacheConfig(CUfunc_cache config) {
+  VGPU_CONTEXT(context);
+  context->cache_config = config;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxGetSharedMemConfig(CUsharedconfig* config) {
+  VGPU_CONTEXT(context);
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = context->shared_config;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  VGPU_CONTEXT(context);
+  context->shared_config = config;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+  VGPU_CONTEXT(context);
+  if (!affinity) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  affinity->type = type;
+  affinity->param.smCount.val =
+      static_cast<unsigned>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+  return CUDA_SUCCESS;
+}

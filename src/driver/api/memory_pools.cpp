@@ -1,0 +1,455 @@
+// Stream-ordered memory: pools and allocation from them.
+//
+// Work is done at once, so a free is complete as soon as it is asked for: with the reuse policies that are on by default a
+// real driver can also use such memory again in any stream. Source: CUDA driver API manual, "Stream Ordered Memory Allocator".
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/graphs/graph.h"
+#include "driver/memory_pool.h"
+#include "driver/recording.h"
+
+namespace tonnage::driver {
+namespace {
+
+// Taken before memory_mutex and virtual_mutex; never with a GraphLock held inside.
+struct Pools {
+  std::mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<MemoryPool>> live;
+};
+Pools& pools() {
+  static Pools* instance = new Pools;
+  return *instance;
+}
+
+MemoryPool* to_pool(CUmemoryPool handle) {
+  const auto it = pools().live.find(handle);
+  return it == pools().live.end() ? nullptr : it->second.get();
+}
+MemoryPool* to_living_pool(CUmemoryPool handle) {
+  MemoryPool* pool = to_pool(handle);
+  return pool && !pool->destroyed ? pool : nullptr;
+}
+CUmemoryPool to_handle(MemoryPool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
+
+MemoryPool* add_pool(std::unique_ptr<MemoryPool> pool) {
+  MemoryPool* result = pool.get();
+  pools().live[result] = std::move(pool);
+  return result;
+}
+
+MemoryPool* default_pool(Device* device) {
+  if (device->default_pool) return to_pool(device->default_pool);
+  auto pool = std::make_unique<MemoryPool>();
+  pool->device = device;
+  pool->is_default = true;
+  pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  pool->props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->index};
+  MemoryPool* made = add_pool(std::move(pool));
+  device->default_pool = to_handle(made);
+  if (!device->current_pool) device->current_pool = device->default_pool;
+  return made;
+}
+
+MemoryPool* current_pool(Device* device) {
+  default_pool(device);
+  return to_pool(device->current_pool);
+}
+
+void drop_if_done(MemoryPool* pool) {
+  if (!pool->destroyed || !pool->blocks.empty()) return;
+  pool->trim(0);
+  pool->close();
+  if (pool->shared) drop_shared_block(pool->shared, false, 0);
+  if (pool->fd >= 0) close(pool->fd);
+  pools().live.erase(pool);
+}
+
+CUresult supported(const Device* device) {
+  return device->card->attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// The device that a location names. Pools of host and managed memory are not there.
+CUresult device_of(const CUmemLocation* location, CUmemAllocationType type, Device** out) {
+  if (!location) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  *out = driver()->device(location->id);
+  return *out ? supported(*out) : CUDA_ERROR_INVALID_DEVICE;
+}
+
+void know_allocation(uint64_t address, uint64_t bytes, Device* device, MemoryPool* pool) {
+  Allocation allocation;
+  allocation.address = address;
+  allocation.requested_bytes = bytes;
+  allocation.kind = abi::DeviceMemoryKind::kPool;
+  allocation.device = device;
+  allocation.buffer_id = driver()->new_id();
+  allocation.pool = to_handle(pool);
+  add_allocation(allocation);
+}
+
+// Pool null: the current one of the stream's device.
+CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from_current, CUstream stream_handle) {
+  VGPU_CONTEXT(context);
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  Stream* stream = to_stream(stream_handle, context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) {  // as a real driver: nothing, and no error
+    *out = 0;
+    return CUDA_SUCCESS;
+  }
+  Device* device = stream->context->device;
+  if (const CUresult result = supported(device); result != CUDA_SUCCESS) return result;
+  bool capturing = false;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  CUmemPoolProps props;
+  {
+    std::lock_guard lock(pools().mutex);
+    MemoryPool* pool = from_current ? current_pool(device) : to_living_pool(handle);
+    if (!pool || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+    props = pool->props;
+    if (!capturing) {
+      uint64_t address = 0;
+      CUresult result = pool->allocate(bytes, &address);
+      if (result != CUDA_SUCCESS) {  // pools may hold what they do not need
+        uint64_t given = 0;
+        for (auto& [key, other] : pools().live)
+          if (other->device == pool->device && !other->imported) given += other->trim(0);
+        if (given) result = pool->allocate(bytes, &address);
+      }
+      if (result != CUDA_SUCCESS) {
+        record_device_oom(pool->device->index, bytes, driver()->account.free(pool->device->physical));
+        return result;
+      }
+      know_allocation(address, bytes, pool->device, pool);
+      *out = address;
+      return CUDA_SUCCESS;
+    }
+  }
+  return capture_mem_alloc(stream, props, bytes, out);
+}
+
+// What travels between processes for one allocation (CUmemPoolPtrExportData).
+struct PointerData {
+  static constexpr uint32_t kMagic = 0x50504756;  // "VGPP"
+  uint32_t magic;
+  int32_t pid;
+  uint64_t pool_id, address, bytes;
+};
+static_assert(sizeof(PointerData) <= sizeof(CUmemPoolPtrExportData));
+
+}  // namespace
+
+namespace {
+
+CUresult release_block(CUdeviceptr address, bool wait) {
+  Allocation allocation;
+  std::lock_guard lock(pools().mutex);
+  if (!find_allocation(address, &allocation) || allocation.address != address || !allocation.pool) return CUDA_ERROR_INVALID_VALUE;
+  MemoryPool* pool = to_pool(allocation.pool);
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  remove_allocation(address, &allocation);
+  driver()->content.forget(address, allocation.requested_bytes);
+  if (pool->imported) {
+    release_range(address, gpu::round_up(allocation.requested_bytes, gpu::kAllocationGranularity));
+    pool->blocks.erase(address);
+  } else {
+    pool->release(address);
+    if (wait) pool->trim(pool->release_threshold);
+  }
+  drop_if_done(pool);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// cuMemFree waits for the device, which is when pools give back what they hold beyond their threshold.
+CUresult free_pool_memory(CUdeviceptr address) { return release_block(address, true); }
+
+void pools_on_synchronise(Context* context) {
+  Pools& all = pools();
+  std::lock_guard lock(all.mutex);
+  for (auto& [key, pool] : all.live) {
+    if (pool->imported || (context && pool->device != context->device) || pool->reserved <= pool->release_threshold) continue;
+    pool->trim(pool->release_threshold);
+  }
+}
+
+void pools_release_unused(Device* device) {
+  std::lock_guard lock(pools().mutex);
+  for (auto& [key, pool] : pools().live)
+    if (pool->device == device && !pool->imported) pool->trim(0);
+}
+
+}  // namespace tonnage::driver
+
+using namespace tonnage::driver;
+
+// Allocation -------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) { return allocate(out, bytes, nullptr, true, stream); }
+VGPU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return allocate(out, bytes, pool, false, stream);
+}
+
+VGPU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle) {
+  VGPU_CONTEXT(context);
+  Stream* stream = to_stream(stream_handle, context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (address == 0) return CUDA_SUCCESS;
+  bool capturing = false;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (capturing) return capture_mem_free(stream, address);
+  if (free_graph_memory(address)) return CUDA_SUCCESS;
+  return release_block(address, false);
+}
+
+// Pools ------------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out || !props) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = nullptr;
+  if (const CUresult result = device_of(&props->location, props->allocType, &device); result != CUDA_SUCCESS) return result;
+  const unsigned types = props->handleTypes;
+  if (types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (types & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;  // as without an IMEX channel
+  if (types & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) return CUDA_ERROR_INVALID_VALUE;
+  auto pool = std::make_unique<MemoryPool>();
+  pool->device = device;
+  pool->props = *props;
+  std::lock_guard lock(pools().mutex);
+  *out = to_handle(add_pool(std::move(pool)));
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolDestroy(CUmemoryPool handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(pools().mutex);
+  MemoryPool* pool = to_living_pool(handle);
+  if (!pool || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
+  if (pool->device->current_pool == handle) pool->device->current_pool = to_handle(default_pool(pool->device));
+  pool->destroyed = true;
+  drop_if_done(pool);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(pools().mutex);
+  MemoryPool* pool = to_living_pool(handle);
+  if (!pool || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  pool->trim(keep_bytes);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(pools().mutex);
+  MemoryPool* pool = to_living_pool(handle);
+  if (!pool || !value || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: pool->reuse_follow_events = *static_cast<int*>(value) != 0; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: pool->reuse_opportunistic = *static_cast<int*>(value) != 0; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse_internal = *static_cast<int*>(value) != 0; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = *static_cast<cuuint64_t*>(value); break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      pool->reserved_high = pool->reserved;
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      pool->used_high = pool->used;
+      break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(pools().mutex);
+  const MemoryPool* pool = to_living_pool(handle);
+  if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: *static_cast<int*>(value) = pool->reuse_follow_events; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: *static_cast<int*>(value) = pool->reuse_opportunistic; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = pool->reuse_internal; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = pool->release_threshold; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool->reserved; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool->reserved_high; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool->used; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool->used_high; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
+  VGPU_DRIVER(state);
+  std::lock_guard lock(pools().mutex);
+  MemoryPool* pool = to_living_pool(handle);
+  if (!pool || (count && !map)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; i++) {
+    const CUmemAccessDesc& wanted = map[i];
+    if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    Device* device = state->device(wanted.location.id);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+      return CUDA_ERROR_INVALID_VALUE;
+    // A device can always reach its own pool.
+    if (device == pool->device && wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_INVALID_VALUE;
+    int can = device == pool->device;
+    if (!can && cuDeviceCanAccessPeer(&can, device->index, pool->device->index) == CUDA_SUCCESS && !can)
+      return CUDA_ERROR_INVALID_DEVICE;
+  }
+  for (size_t i = 0; i < count; i++) pool->access[map[i].location.id] = map[i].flags;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+  VGPU_DRIVER(state);
+  std::lock_guard lock(pools().mutex);
+  const MemoryPool* pool = to_living_pool(handle);
+  if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  const Device* device = state->device(location->id);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const auto it = pool->access.find(device->index);
+  if (device == pool->device) *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  else *flags = it == pool->access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : it->second;
+  return CUDA_SUCCESS;
+}
+
+// Which pool a device allocates from -------------------------------------------------------------------------------------
+
+VGPU_API cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Device* device = nullptr;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(pools().mutex);
+  *out = to_handle(default_pool(device));
+  return CUDA_SUCCESS;
+}
+VGPU_API cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Device* device = nullptr;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(pools().mutex);
+  *out = to_handle(current_pool(device));
+  return CUDA_SUCCESS;
+}
+VGPU_API cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Device* device = nullptr;
+  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(pools().mutex);
+  const MemoryPool* pool = to_living_pool(handle);
+  if (!pool || pool->imported || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+  default_pool(device);
+  device->current_pool = handle;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) {
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return cuMemGetDefaultMemPool(out, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
+}
+VGPU_API cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return cuMemGetMemPool(out, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
+}
+VGPU_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
+}
+
+// Sharing ----------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type, unsigned long long flags) {
+  VGPU_DRIVER(state);
+  std::lock_guard lock(pools().mutex);
+  MemoryPool* pool = to_living_pool(handle);
+  if (!out || !pool || flags || pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->props.handleTypes & type)) return CUDA_ERROR_INVALID_VALUE;
+  if (!pool->shared) {
+    pool->shared = make_shared_block(SharedBlock::kPool, &pool->fd);
+    if (!pool->shared) return CUDA_ERROR_OPERATING_SYSTEM;
+    pool->shared->physical = pool->device->physical;
+    pool->shared->id = state->new_id();
+    pool->shared->pool_props = pool->props;
+  }
+  const int copy = fcntl(pool->fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(out) = copy;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  auto pool = std::make_unique<MemoryPool>();
+  pool->shared = open_shared_block(SharedBlock::kPool, static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+  if (!pool->shared) return CUDA_ERROR_INVALID_VALUE;
+  pool->device = device_at(pool->shared->physical);
+  if (!pool->device) {
+    drop_shared_block(pool->shared, false, 0);
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  pool->imported = true;
+  pool->props = pool->shared->pool_props;
+  pool->props.location.id = pool->device->index;
+  std::lock_guard lock(pools().mutex);
+  *out = to_handle(add_pool(std::move(pool)));
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Allocation allocation;
+  if (!out || !find_allocation(address, &allocation) || allocation.address != address) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(pools().mutex);
+  const MemoryPool* pool = to_living_pool(allocation.pool);
+  if (!pool || pool->imported || !pool->shared) return CUDA_ERROR_INVALID_VALUE;
+  const PointerData data = {PointerData::kMagic, getpid(), pool->shared->id, address, allocation.requested_bytes};
+  memset(out, 0, sizeof *out);
+  memcpy(out->reserved, &data, sizeof data);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, CUmemPoolPtrExportData* share) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(pools().mutex);
+  MemoryPool* pool = to_living_pool(handle);
+  if (!out || !share || !pool || !pool->imported) return CUDA_ERROR_INVALID_VALUE;
+  PointerData data;
+  memcpy(&data, share->reserved, sizeof data);
+  if (data.magic != PointerData::kMagic || data.pid != pool->shared->owner_pid || data.pool_id != pool->shared->id ||
+      data.bytes == 0 || data.bytes > (1ull << 50))
+    return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t address = reserve_range(gpu::round_up(data.bytes, gpu::kAllocationGranularity));
+  if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+  pool->blocks[address] = data.bytes;
+  know_allocation(address, data.bytes, pool->device, pool);
+  *out = address;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,329 @@
+#include "driver/api/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <vector>
+
+#include "driver/footprint.h"
+#include "driver/graphs/graph.h"
+#include "driver/recording.h"
+
+namespace tonnage::driver {
+namespace {
+
+Module* make_module(const void* data, Context* context, Device* device, image::Keep keep) {
+  auto* module = new Module;
+  module->context = context;
+  module->device = device;
+  int status = 0;
+  module->image = image::Module::open(data, device->card->cc_major, device->card->cc_minor, &status, keep);
+  module->open_status = module->image ? 0 : status;
+  return module;
+}
+
+std::vector<char> read_file(const char* path) {
+  std::vector<char> bytes;
+  FILE* file = fopen(path, "rbe");
+  if (!file) return bytes;
+  char buffer[65536];
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;) bytes.insert(bytes.end(), buffer, buffer + n);
+  fclose(file);
+  bytes.push_back(0);  // PTX text ends in NUL
+  return bytes;
+}
+
+CUresult unload(Module* module) {
+  for (auto& [key, variable] : module->variables) release_variable(key.first, variable.address);
+  for (auto& [name, function] : module->functions) function->magic = 0;
+  module->magic = 0;
+  delete module;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Device* device_for(const Module* module) {
+  if (!module->is_library) return module->device;
+  const Context* context = current_context();
+  return context ? context->device : module->device;
+}
+
+CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address, size_t* bytes) {
+  if (!module->image) return static_cast<CUresult>(module->open_status);
+  std::lock_guard lock(module->mutex);
+  auto known = module->variables.find({device, name});
+  if (known == module->variables.end()) {
+    const image::GlobalInfo* global = module->image->global(name);
+    if (!global) return CUDA_ERROR_NOT_FOUND;
+    Module::Variable variable;
+    variable.bytes = global->size_bytes;
+    Context* context = module->context ? module->context : current_context();
+    if (const CUresult result = place_variable(context, device, global->size_bytes, &variable.address);
+        result != CUDA_SUCCESS)
+      return result;
+    // Static initial values are not read; PyTorch and the libraries only write theirs.
+    known = module->variables.emplace(std::pair(device, std::string(name)), variable).first;
+  }
+  if (address) *address = known->second.address;
+  if (bytes) *bytes = known->second.bytes;
+  return CUDA_SUCCESS;
+}
+
+Module* to_module(const void* handle) {
+  auto* module = static_cast<Module*>(const_cast<void*>(handle));
+  return module && module->magic == kModuleMagic ? module : nullptr;
+}
+Function* to_function(const void* handle) {
+  auto* function = static_cast<Function*>(const_cast<void*>(handle));
+  if (!function) return nullptr;
+  if (function->magic == kFunctionNodeMagic) function = static_cast<const FunctionNode*>(handle)->function;
+  return function->magic == kFunctionMagic ? function : nullptr;
+}
+
+CUresult load_module(const void* data, CUmodule* out) {
+  VGPU_CONTEXT(context);
+  if (!data || !out) return CUDA_ERROR_INVALID_VALUE;
+  Module* module = make_module(data, context, context->device, image::Keep::kGuess);
+  if (!module->image) {
+    const int status = module->open_status;
+    delete module;
+    return static_cast<CUresult>(status);
+  }
+  *out = reinterpret_cast<CUmodule>(module);
+  return CUDA_SUCCESS;
+}
+
+CUresult find_kernel(Module* module, const char* name, Function** out) {
+  if (!module->image) return static_cast<CUresult>(module->open_status);
+  std::lock_guard lock(module->mutex);
+  auto known = module->functions.find(name);
+  if (known == module->functions.end()) {
+    int status = 0;
+    if (!module->image->code(&status)) return static_cast<CUresult>(status);
+    const image::KernelInfo* info = module->image->kernel(name);
+    if (!info) return CUDA_ERROR_NOT_FOUND;
+    auto function = std::make_unique<Function>();
+    function->module = module;
+    function->info = info;
+    known = module->functions.emplace(name, std::move(function)).first;
+    known->second->name = known->first.c_str();
+  }
+  *out = known->second.get();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace tonnage::driver
+
+using namespace tonnage::driver;
+
+VGPU_API cuModuleLoadData(CUmodule* out, const void* image) { return load_module(image, out); }
+VGPU_API cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count, CUjit_option* options, void** values) {
+  // What a JIT compiler would report: nothing.
+  for (unsigned i = 0; i < count && options && values; i++)
+    if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) values[i] = nullptr;
+  return load_module(image, out);
+}
+VGPU_API cuModuleLoadFatBinary(CUmodule* out, const void* image) { return load_module(image, out); }
+VGPU_API cuModuleLoad(CUmodule* out, const char* path) {
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  const std::vector<char> bytes = read_file(path);
+  if (bytes.size() <= 1) return CUDA_ERROR_FILE_NOT_FOUND;
+  VGPU_CONTEXT(context);
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  Module* module = make_module(bytes.data(), context, context->device, image::Keep::kThisCall);
+  if (!module->image) {
+    const int status = module->open_status;
+    delete module;
+    return static_cast<CUresult>(status);
+  }
+  *out = reinterpret_cast<CUmodule>(module);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuModuleUnload(CUmodule handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Module* module = to_module(handle);
+  return module && !module->is_library ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
+}
+VGPU_API cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
+  const char* wish = getenv("CUDA_MODULE_LOADING");
+  *mode = wish && strcmp(wish, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
+template <class Handle>
+static CUresult handle_of_kernel(const void* handle, const char* name, Handle* out) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Module* module = to_module(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
+  Function* function = nullptr;
+  const CUresult result = find_kernel(module, name, &function);
+  *out = reinterpret_cast<Handle>(function);
+  return result;
+}
+// Lazy loading ends where a function's handle is asked for, whether it is ever launched or not (seen on an H200); that of a
+// library's kernel does not count.
+VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+  const CUresult result = handle_of_kernel(handle, name, out);
+  if (result == CUDA_SUCCESS) make_resident(to_function(*out), device_for(to_module(handle)));
+  return result;
+}
+VGPU_API cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Module* module = to_module(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  if (!module->image) return static_cast<CUresult>(module->open_status);
+  *count = static_cast<unsigned>(module->image->kernels().size());
+  return CUDA_SUCCESS;
+}
+VGPU_API cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count, CUmodule handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Module* module = to_module(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!functions) return CUDA_ERROR_INVALID_VALUE;
+  if (!module->image) return static_cast<CUresult>(module->open_status);
+  unsigned i = 0;
+  for (const image::KernelInfo& info : module->image->kernels()) {
+    if (i == count) break;
+    Function* function = nullptr;
+    if (find_kernel(module, std::string(info.name).c_str(), &function) == CUDA_SUCCESS)
+      functions[i++] = reinterpret_cast<CUfunction>(function);
+  }
+  return CUDA_SUCCESS;
+}
+VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle, const char* name) {
+  VGPU_CONTEXT(context);
+  (void)context;
+  Module* module = to_module(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  return find_variable(module, device_for(module), name, address, bytes);
+}
+
+// Libraries --------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned int, CUlibraryOption* options,
+                           void** values, unsigned int option_count) {
+  VGPU_DRIVER(state);
+  if (!out || !code) return CUDA_ERROR_INVALID_VALUE;
+  image::Keep keep = image::Keep::kGuess;
+  for (unsigned i = 0; i < option_count && options && values; i++)
+    if (options[i] == CU_LIBRARY_BINARY_IS_PRESERVED && values[i]) keep = image::Keep::kForever;
+  Context* context = current_context();
+  Device* device = context ? context->device : state->devices[0].get();
+  Module* module = make_module(code, nullptr, device, keep);
+  module->is_library = true;
+  // A library whose code does not fit the device loads all the same; what is asked of it then fails. Garbage fails at once.
+  if (!module->image && module->open_status != CUDA_ERROR_NO_BINARY_FOR_GPU) {
+    const int status = module->open_status;
+    delete module;
+    return static_cast<CUresult>(status);
+  }
+  *out = reinterpret_cast<CUlibrary>(module);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* jit_options, void** jit_values,
+                               unsigned int jit_count, CUlibraryOption*, void**, unsigned int) {
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  const std::vector<char> bytes = read_file(path);
+  if (bytes.size() <= 1) return CUDA_ERROR_FILE_NOT_FOUND;
+  return cuLibraryLoadData(out, bytes.data(), jit_options, jit_values, jit_count, nullptr, nullptr, 0);
+}
+VGPU_API cuLibraryUnload(CUlibrary handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Module* module = to_module(handle);
+  return module && module->is_library ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
+}
+VGPU_API cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
+  return handle_of_kernel(handle, name, out);
+}
+VGPU_API cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
+  return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(handle));
+}
+VGPU_API cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count, CUlibrary handle) {
+  return cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(kernels), count, reinterpret_cast<CUmodule>(handle));
+}
+VGPU_API cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
+  VGPU_CONTEXT(context);
+  (void)context;
+  Module* module = to_module(handle);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (!module->image) return static_cast<CUresult>(module->open_status);
+  *out = reinterpret_cast<CUmodule>(module);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
+  return cuModuleGetGlobal_v2(address, bytes, reinterpret_cast<CUmodule>(handle), name);
+}
+VGPU_API cuLibraryGetManaged(CUdeviceptr*, size_t*, CUlibrary handle, const char* name) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!to_module(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+}
+VGPU_API cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
+  return to_module(handle) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// Kernels ----------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuKernelGetFunction(CUfunction* out, CUkernel handle) {
+  VGPU_CONTEXT(context);
+  (void)context;
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  make_resident(function, device_for(function->module));
+  *out = reinterpret_cast<CUfunction>(function);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuKernelGetLibrary(CUlibrary* out, CUkernel handle) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  *out = reinterpret_cast<CUlibrary>(function->module);
+  return CUDA_SUCCESS;
+}
+VGPU_API cuFuncGetModule(CUmodule* out, CUfunction handle) {
+  return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(out), reinterpret_cast<CUkernel>(handle));
+}
+VGPU_API cuFuncGetName(const char** name, CUfunction handle) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  *name = function->name;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuKernelGetName(const char** name, CUkernel handle) { return cuFuncGetName(name, reinterpret_cast<CUfunction>(handle)); }
+VGPU_API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* size) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (!offset || index >= function->info->params.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = function->info->params[index].offset_bytes;
+  if (size) *size = function->info->params[index].size_bytes;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* size) {
+  return cuFuncGetParamInfo(reinterpret_cast<CUfunction>(handle), index, offset, size);
+}
+VGPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  *state = (function->resident.load() >> device_for(function->module)->index & 1) ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
+  return CUDA_SUCCESS;
+}
+VGPU_API cuFuncLoad(CUfunction handle) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  make_resident(function, device_for(function->module));
+  return CUDA_SUCCESS;
+}

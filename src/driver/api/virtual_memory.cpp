@@ -1,0 +1,399 @@
+// Virtual memory management: reservations, physical memory, mappings.
+#include "driver/api/virtual_memory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "driver/recording.h"
+#include "driver/shared_block.h"
+#include "driver/recorder_loader.h"
+
+namespace tonnage::driver {
+namespace {
+
+// Memory of cuMemCreate.
+struct Physical {
+  uint64_t handle = 0;
+  Device* device = nullptr;
+  CUmemAllocationProp prop = {};
+  uint64_t bytes = 0;
+  int references = 1;           // of the host
+  int mappings = 0;
+  bool imported = false;        // another process has it on its account
+  SharedBlock* shared = nullptr;
+  int fd = -1;
+};
+
+struct Range {
+  uint64_t base;  // as the address space gave it
+  Device* device;
+};
+struct Mapping {
+  uint64_t bytes = 0;
+  Physical* physical = nullptr;
+  std::map<int, CUmemAccess_flags> access;  // by device index
+};
+
+// `mutex` guards reservations, mappings and physical memory; it is taken before memory_mutex.
+struct Tables {
+  std::mutex mutex;
+  std::map<uint64_t, Range> ranges;         // all that reserve_range gave out, by address; under memory_mutex
+  std::map<uint64_t, uint64_t> reservations;  // cuMemAddressReserve's: address, bytes
+  std::map<uint64_t, Mapping> mappings;
+  std::unordered_map<uint64_t, std::unique_ptr<Physical>> physical;
+};
+Tables& tables() {
+  static Tables* instance = new Tables;
+  return *instance;
+}
+
+// The mapping that contains `address`, or null.
+std::pair<const uint64_t, Mapping>* mapping_at(uint64_t address) {
+  auto& mappings = tables().mappings;
+  auto it = mappings.upper_bound(address);
+  if (it == mappings.begin()) return nullptr;
+  --it;
+  return address < it->first + it->second.bytes ? &*it : nullptr;
+}
+
+bool inside_reservation(uint64_t address, uint64_t bytes) {
+  const auto& reservations = tables().reservations;
+  auto it = reservations.upper_bound(address);
+  if (it == reservations.begin()) return false;
+  --it;
+  return address + bytes >= address && address + bytes <= it->first + it->second;
+}
+
+// Every mapping in [address, address + bytes), if they fill it without a gap; empty if not.
+std::vector<uint64_t> mappings_of(uint64_t address, uint64_t bytes) {
+  std::vector<uint64_t> found;
+  uint64_t at = address;
+  while (at < address + bytes) {
+    const auto* mapping = mapping_at(at);
+    if (!mapping) return {};
+    found.push_back(mapping->first);
+    at = mapping->first + mapping->second.bytes;
+  }
+  return found;
+}
+
+CUresult check_prop(const CUmemAllocationProp* prop, Device** device) {
+  if (!prop) return CUDA_ERROR_INVALID_VALUE;
+  if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  switch (prop->location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: break;
+    // Host memory behind device addresses would have to be readable by the host there. Libraries fall back to shared memory.
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  *device = driver()->device(prop->location.id);
+  if (!*device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!(*device)->card->attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED]) return CUDA_ERROR_NOT_SUPPORTED;
+  const unsigned types = prop->requestedHandleTypes;
+  if (types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (types & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC}) return CUDA_ERROR_INVALID_VALUE;
+  // As on a machine without an IMEX channel.
+  if (types & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
+  return CUDA_SUCCESS;
+}
+
+std::mutex& virtual_mutex() { return tables().mutex; }
+
+Physical* to_physical(CUmemGenericAllocationHandle handle) {
+  const auto it = tables().physical.find(handle);
+  return it == tables().physical.end() ? nullptr : it->second.get();
+}
+
+Physical* add_physical(Physical physical) {
+  physical.handle = driver()->new_id();
+  auto owned = std::make_unique<Physical>(std::move(physical));
+  Physical* result = owned.get();
+  tables().physical[result->handle] = std::move(owned);
+  return result;
+}
+
+void drop_physical_if_unused(Physical* physical) {
+  if (physical->references > 0 || physical->mappings > 0) return;
+  const bool owner = !physical->imported;
+  if (physical->shared) drop_shared_block(physical->shared, owner, physical->bytes);
+  else refund_device(physical->device, physical->bytes);
+  if (owner) record_device_free(physical->device->index, physical->handle, physical->bytes, abi::DeviceMemoryKind::kVirtual);
+  if (physical->fd >= 0) close(physical->fd);
+  tables().physical.erase(physical->handle);
+}
+
+}  // namespace
+
+uint64_t reserve_range(uint64_t bytes, uint64_t alignment) {
+  Driver* state = driver();
+  const Context* context = current_context();
+  Device* device = context ? context->device : state->devices[0].get();
+  const uint64_t size = gpu::round_up(bytes, gpu::kAllocationGranularity);
+  const uint64_t taken = alignment > gpu::kAllocationGranularity ? size + alignment : size;
+  if (size < bytes || taken < size) return 0;
+  std::lock_guard lock(state->memory_mutex);
+  const uint64_t base = device->addresses->reserve(taken);
+  if (!base) return 0;
+  const uint64_t address = alignment > gpu::kAllocationGranularity ? gpu::round_up(base, alignment) : base;
+  tables().ranges[address] = {base, device};
+  return address;
+}
+
+void release_range(uint64_t address, uint64_t) {
+  std::lock_guard lock(driver()->memory_mutex);
+  const auto it = tables().ranges.find(address);
+  if (it == tables().ranges.end()) return;
+  it->second.device->addresses->release(it->second.base);
+  tables().ranges.erase(it);
+}
+
+}  // namespace tonnage::driver
+
+using namespace tonnage::driver;
+
+// Addresses --------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr, unsigned long long flags) {
+  VGPU_DRIVER(state);
+  (void)state;
+  // The wanted address is a hint that may be ignored.
+  if (!out || size == 0 || size % gpu::kAllocationGranularity || flags || (alignment & (alignment - 1))) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(virtual_mutex());
+  const uint64_t address = reserve_range(size, alignment);
+  if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+  tables().reservations[address] = size;
+  *out = address;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemAddressFree(CUdeviceptr address, size_t size) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(virtual_mutex());
+  const auto it = tables().reservations.find(address);
+  if (it == tables().reservations.end() || it->second != size) return CUDA_ERROR_INVALID_VALUE;
+  const auto mapped = tables().mappings.lower_bound(address);
+  if (mapped != tables().mappings.end() && mapped->first < address + size) return CUDA_ERROR_INVALID_VALUE;
+  tables().reservations.erase(it);
+  release_range(address, size);
+  return CUDA_SUCCESS;
+}
+
+// Physical memory --------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags option) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out || !prop || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+    return CUDA_ERROR_INVALID_VALUE;
+  // The same for every property, sensible or not (measured).
+  *out = gpu::kAllocationGranularity;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out || size == 0 || size % gpu::kAllocationGranularity || flags) return CUDA_ERROR_INVALID_VALUE;
+  load_recorder();
+  Physical physical;
+  if (const CUresult result = check_prop(prop, &physical.device); result != CUDA_SUCCESS) return result;
+  if (size > (1ull << 50)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (state->account.free(physical.device->physical) < size) pools_release_unused(physical.device);
+  if (!charge_device(physical.device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  physical.prop = *prop;
+  physical.bytes = size;
+  std::lock_guard lock(virtual_mutex());
+  const Physical* added = add_physical(std::move(physical));
+  *out = added->handle;
+  // Such memory has no address of its own: the record knows it by its handle.
+  record_device_alloc(added->device->index, added->handle, size, tonnage::abi::DeviceMemoryKind::kVirtual);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemRelease(CUmemGenericAllocationHandle handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(virtual_mutex());
+  Physical* physical = to_physical(handle);
+  if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
+  physical->references--;
+  drop_physical_if_unused(physical);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* address) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(virtual_mutex());
+  const auto* mapping = mapping_at(reinterpret_cast<uint64_t>(address));
+  if (!mapping) return CUDA_ERROR_INVALID_VALUE;
+  mapping->second.physical->references++;
+  *out = mapping->second.physical->handle;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemGenericAllocationHandle handle) {
+  VGPU_DRIVER(state);
+  (void)state;
+  std::lock_guard lock(virtual_mutex());
+  const Physical* physical = to_physical(handle);
+  if (!out || !physical) return CUDA_ERROR_INVALID_VALUE;
+  *out = physical->prop;
+  return CUDA_SUCCESS;
+}
+
+// Mappings ---------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  VGPU_DRIVER(state);
+  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity || size % gpu::kAllocationGranularity || offset % gpu::kAllocationGranularity || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  Allocation allocation;
+  {
+    std::lock_guard lock(virtual_mutex());
+    Physical* physical = to_physical(handle);
+    if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!inside_reservation(address, size)) return CUDA_ERROR_INVALID_VALUE;
+    if (offset != 0 || size != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;  // memory is mapped whole
+    auto& mappings = tables().mappings;
+    const auto next = mappings.lower_bound(address);
+    if (mapping_at(address) || (next != mappings.end() && next->first < address + size)) return CUDA_ERROR_INVALID_VALUE;
+    Mapping& mapping = mappings[address];
+    mapping.bytes = size;
+    mapping.physical = physical;
+    physical->mappings++;
+    allocation.address = address;
+    allocation.requested_bytes = size;
+    allocation.kind = tonnage::abi::DeviceMemoryKind::kVirtual;
+    allocation.device = physical->device;
+    allocation.buffer_id = state->new_id();
+    allocation.owned_elsewhere = true;
+    add_allocation(allocation);
+  }
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemUnmap(CUdeviceptr address, size_t size) {
+  VGPU_DRIVER(state);
+  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity || size % gpu::kAllocationGranularity || address + size < address)
+    return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(virtual_mutex());
+  if (!inside_reservation(address, size)) return CUDA_ERROR_INVALID_VALUE;
+  // Gaps do not matter, but a mapping goes whole or not at all.
+  if (const auto* first = mapping_at(address); first && first->first < address) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<uint64_t> found;
+  auto& mappings = tables().mappings;
+  for (auto it = mappings.lower_bound(address); it != mappings.end() && it->first < address + size; ++it) {
+    if (it->first + it->second.bytes > address + size) return CUDA_ERROR_INVALID_VALUE;
+    found.push_back(it->first);
+  }
+  for (uint64_t at : found) {
+    Allocation removed;
+    remove_allocation(at, &removed);
+    Physical* physical = mappings[at].physical;
+    mappings.erase(at);
+    physical->mappings--;
+    drop_physical_if_unused(physical);
+  }
+  state->content.forget(address, size);
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions, size_t count) {
+  VGPU_DRIVER(state);
+  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity || size % gpu::kAllocationGranularity || address + size < address || !descriptions || count == 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; i++) {
+    const CUmemAccessDesc& wanted = descriptions[i];
+    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+      return CUDA_ERROR_INVALID_VALUE;
+    if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (!state->device(wanted.location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  }
+  std::lock_guard lock(virtual_mutex());
+  const std::vector<uint64_t> found = mappings_of(address, size);
+  if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
+  for (uint64_t at : found)
+    for (size_t i = 0; i < count; i++) tables().mappings[at].access[descriptions[i].location.id] = descriptions[i].flags;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+  VGPU_DRIVER(state);
+  if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (!state->device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+  std::lock_guard lock(virtual_mutex());
+  const auto* mapping = mapping_at(address);
+  if (!mapping) return CUDA_ERROR_INVALID_VALUE;
+  const auto it = mapping->second.access.find(location->id);
+  *flags = it == mapping->second.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : it->second;
+  return CUDA_SUCCESS;
+}
+
+// Sharing ----------------------------------------------------------------------------------------------------------------
+
+VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(virtual_mutex());
+  Physical* physical = to_physical(handle);
+  if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(physical->prop.requestedHandleTypes & type))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (physical->fd < 0) {
+    physical->shared = make_shared_block(SharedBlock::kMemory, &physical->fd);
+    if (!physical->shared) return CUDA_ERROR_OPERATING_SYSTEM;
+    physical->shared->physical = physical->device->physical;
+    physical->shared->size_bytes = physical->bytes;
+    physical->shared->id = physical->handle;
+    physical->shared->prop = physical->prop;
+  }
+  const int copy = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(out) = copy;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle, CUmemAllocationHandleType type) {
+  VGPU_DRIVER(state);
+  (void)state;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(os_handle));
+  Physical physical;
+  physical.shared = open_shared_block(SharedBlock::kMemory, fd);
+  if (!physical.shared) return CUDA_ERROR_INVALID_VALUE;
+  physical.imported = true;
+  physical.bytes = physical.shared->size_bytes;
+  physical.device = device_at(physical.shared->physical);
+  if (!physical.device) {
+    drop_shared_block(physical.shared, false, 0);
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  physical.prop = physical.shared->prop;
+  physical.prop.location.id = physical.device->index;
+  physical.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  std::lock_guard lock(virtual_mutex());
+  *out = add_physical(std::move(physical))->handle;
+  return CUDA_SUCCESS;
+}
+
+VGPU_API cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t size, CUmemRangeHandleType type, unsigned long long) {
+  VGPU_DRIVER(state);
+  (void)state;
+  Allocation allocation;
+  if (!out || size == 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !find_allocation(address, &allocation))
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_ERROR_NOT_SUPPORTED;  // there is no kernel driver that could make a dma-buf
+}

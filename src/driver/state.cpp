@@ -1,0 +1,314 @@
+#include "driver/state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "driver/host_layout.h"
+#include "driver/recording.h"
+#include "driver/recorder_loader.h"
+
+namespace tonnage::driver {
+namespace {
+
+std::atomic<Driver*> g_driver{nullptr};
+std::mutex g_initialise_mutex;
+
+// "GPU-" and the UUID in the usual grouping; a prefix of it is enough, as in CUDA_VISIBLE_DEVICES.
+std::string uuid_text(const abi::CardDesc& card) {
+  static const char* digits = "0123456789abcdef";
+  std::string out = card.is_mig ? "MIG-" : "GPU-";
+  for (int i = 0; i < 16; i++) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
+    out += digits[card.uuid[i] >> 4];
+    out += digits[card.uuid[i] & 15];
+  }
+  return out;
+}
+
+// The physical indices that CUDA_VISIBLE_DEVICES leaves visible, in its order: entries after an invalid one are ignored.
+std::vector<int> visible_devices(const abi::Session& session) {
+  std::vector<int> all;
+  for (int i = 0; i < session.device_count; i++) all.push_back(i);
+  const char* text = getenv("CUDA_VISIBLE_DEVICES");
+  if (!text) return all;
+  std::vector<int> out;
+  std::string entries = text;
+  size_t at = 0;
+  while (at <= entries.size()) {
+    size_t comma = entries.find(',', at);
+    if (comma == std::string::npos) comma = entries.size();
+    std::string entry = entries.substr(at, comma - at);
+    at = comma + 1;
+    while (!entry.empty() && entry.front() == ' ') entry.erase(0, 1);
+    while (!entry.empty() && entry.back() == ' ') entry.pop_back();
+    int found = -1;
+    char* end = nullptr;
+    const long number = strtol(entry.c_str(), &end, 10);
+    if (!entry.empty() && *end == 0) {
+      if (number >= 0 && number < session.device_count) found = static_cast<int>(number);
+    } else if (entry.size() > 4) {
+      for (int i = 0; i < session.device_count && found < 0; i++)
+        if (uuid_text(session.devices[i]).rfind(entry, 0) == 0) found = i;
+    }
+    bool repeated = false;
+    for (int other : out) repeated |= other == found;
+    if (found < 0 || repeated) break;
+    out.push_back(found);
+  }
+  return out;
+}
+
+void in_forked_child() {
+  Driver* state = g_driver.load(std::memory_order_relaxed);
+  if (!state) return;
+  // As a real driver: a child of a process that initialised CUDA cannot use it.
+  state->forked.store(true, std::memory_order_relaxed);
+  state->account.forget_slot();
+  stop_recording_in_child();
+}
+
+}  // namespace
+
+Driver* driver() {
+  Driver* state = g_driver.load(std::memory_order_acquire);
+  if (!state || state->forked.load(std::memory_order_relaxed)) return nullptr;
+  return state;
+}
+
+CUresult initialise() {
+  if (driver()) return CUDA_SUCCESS;
+  std::lock_guard lock(g_initialise_mutex);
+  Driver* existing = g_driver.load(std::memory_order_acquire);
+  if (existing) return existing->forked.load() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+  abi::Session* session = map_session();
+  if (!session) return CUDA_ERROR_NO_DEVICE;
+  const std::vector<int> visible = visible_devices(*session);
+  if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
+  auto state = std::make_unique<Driver>();
+  state->session = session;
+  state->pid = getpid();
+  state->addresses = std::make_unique<gpu::AddressSpace>(&state->high_regions, &state->low_regions);
+  for (int physical : visible) {
+    auto device = std::make_unique<Device>();
+    device->index = static_cast<int>(state->devices.size());
+    device->physical = physical;
+    device->card = &session->devices[physical];
+    device->addresses = state->addresses.get();
+    state->devices.push_back(std::move(device));
+  }
+  state->account.attach(session);
+  pthread_atfork(nullptr, nullptr, in_forked_child);
+  start_recording(state.get());
+  g_driver.store(state.release(), std::memory_order_release);
+  lay_out_host_at_init();
+  load_recorder();
+  return CUDA_SUCCESS;
+}
+
+// Account ----------------------------------------------------------------------------------------------------------------
+
+void Account::attach(abi::Session* session) {
+  session_ = session;
+  reap();
+  claim_slot();
+}
+
+void Account::claim_slot() {
+  const int32_t pid = getpid();
+  for (auto& process : session_->processes) {
+    if (process.pid.load(std::memory_order_relaxed) == pid) {  // exec: the old image's memory is gone
+      for (int i = 0; i < abi::kMaxDevices; i++) {
+        const uint64_t bytes = process.used_bytes[i].exchange(0);
+        session_->accounts[i].used_bytes.fetch_sub(bytes);
+      }
+      slot_ = &process;
+      return;
+    }
+  }
+  for (auto& process : session_->processes) {
+    int32_t free_slot = 0;
+    if (process.pid.compare_exchange_strong(free_slot, pid)) {
+      slot_ = &process;
+      return;
+    }
+  }
+}
+
+void Account::reap() {
+  for (auto& process : session_->processes) {
+    int32_t pid = process.pid.load(std::memory_order_relaxed);
+    if (pid == 0 || pid == getpid() || kill(pid, 0) == 0 || errno != ESRCH) continue;
+    if (!process.pid.compare_exchange_strong(pid, -1)) continue;  // another process takes it back
+    for (int i = 0; i < abi::kMaxDevices; i++) session_->accounts[i].used_bytes.fetch_sub(process.used_bytes[i].exchange(0));
+    process.pid.store(0);
+  }
+}
+
+bool Account::charge(int physical, uint64_t bytes) {
+  abi::DeviceAccount& account = session_->accounts[physical];
+  const uint64_t limit = total(physical);
+  for (int attempt = 0; attempt < 2; attempt++) {
+    uint64_t used = account.used_bytes.load();
+    while (bytes <= limit && used <= limit - bytes) {
+      if (!account.used_bytes.compare_exchange_weak(used, used + bytes)) continue;
+      if (slot_) slot_->used_bytes[physical].fetch_add(bytes);
+      uint64_t peak = account.peak_bytes.load();
+      while (peak < used + bytes && !account.peak_bytes.compare_exchange_weak(peak, used + bytes)) {
+      }
+      return true;
+    }
+    if (attempt == 0) reap();
+  }
+  return false;
+}
+
+void Account::charge_always(int physical, uint64_t bytes) {
+  abi::DeviceAccount& account = session_->accounts[physical];
+  const uint64_t used = account.used_bytes.fetch_add(bytes) + bytes;
+  if (slot_) slot_->used_bytes[physical].fetch_add(bytes);
+  uint64_t peak = account.peak_bytes.load();
+  while (peak < used && !account.peak_bytes.compare_exchange_weak(peak, used)) {
+  }
+}
+
+void Account::refund(int physical, uint64_t bytes) {
+  if (slot_) slot_->used_bytes[physical].fetch_sub(bytes);
+  session_->accounts[physical].used_bytes.fetch_sub(bytes);
+}
+
+uint64_t Account::used(int physical) const { return session_->accounts[physical].used_bytes.load(); }
+uint64_t Account::used_by_this_process(int physical) const { return slot_ ? slot_->used_bytes[physical].load() : 0; }
+uint64_t Account::total(int physical) const { return session_->devices[physical].total_bytes; }
+uint64_t Account::free(int physical) const {
+  const uint64_t in_use = used(physical), all = total(physical);
+  return in_use < all ? all - in_use : 0;
+}
+
+// Handles ----------------------------------------------------------------------------------------------------------------
+
+Context* to_context(CUcontext handle) {
+  auto* context = reinterpret_cast<Context*>(handle);
+  return context && context->magic == kContextMagic ? context : nullptr;
+}
+CUcontext to_handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
+CUstream to_handle(Stream* stream) { return reinterpret_cast<CUstream>(stream); }
+
+Event* to_event(CUevent handle) {
+  auto* event = reinterpret_cast<Event*>(handle);
+  return event && event->magic == kEventMagic ? event : nullptr;
+}
+
+Stream* to_stream(CUstream handle, Context* context) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return context ? &context->legacy_stream : nullptr;
+  if (handle == CU_STREAM_PER_THREAD) {
+    // One per thread and context; kept for the life of the thread's context.
+    // (Without a destructor, as all of a thread's state here: exit handlers of other libraries still use it.)
+    thread_local auto* own = new std::unordered_map<Context*, Stream*>;
+    Stream*& stream = (*own)[context];
+    if (!stream) {
+      stream = new Stream;
+      stream->context = context;
+      stream->id = driver()->new_id();
+      stream->flags = CU_STREAM_NON_BLOCKING;
+    }
+    return stream;
+  }
+  auto* stream = reinterpret_cast<Stream*>(handle);
+  return stream->magic == kStreamMagic ? stream : nullptr;
+}
+
+// Device memory ----------------------------------------------------------------------------------------------------------
+
+bool charge_device(Device* device, uint64_t bytes) {
+  Driver* state = driver();
+  if (state->account.charge(device->physical, bytes)) return true;
+  record_device_oom(device->index, bytes, state->account.free(device->physical));
+  return false;
+}
+
+void refund_device(Device* device, uint64_t bytes) { driver()->account.refund(device->physical, bytes); }
+
+CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes, abi::DeviceMemoryKind kind,
+                                CUdeviceptr* out) {
+  Driver* state = driver();
+  *out = 0;
+  load_recorder();
+  if (bytes == 0 || bytes > (1ull << 50)) return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+  const uint64_t accounted = gpu::round_up(bytes, gpu::kAllocationGranularity);
+  if (!charge_device(device, accounted)) return CUDA_ERROR_OUT_OF_MEMORY;
+  Allocation allocation;
+  {
+    std::lock_guard lock(state->memory_mutex);
+    allocation.address = device->addresses->allocate(accounted);
+    if (allocation.address) {
+      allocation.requested_bytes = bytes;
+      allocation.accounted_bytes = accounted;
+      allocation.kind = kind;
+      allocation.context = context;
+      allocation.device = device;
+      allocation.buffer_id = state->new_id();
+      state->allocations.emplace(allocation.address, allocation);
+    }
+  }
+  if (!allocation.address) {
+    refund_device(device, accounted);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *out = allocation.address;
+  record_device_alloc(device->index, allocation.address, accounted, kind);
+  return CUDA_SUCCESS;
+}
+
+CUresult free_device_memory(CUdeviceptr address) {
+  Driver* state = driver();
+  Allocation allocation;
+  {
+    std::lock_guard lock(state->memory_mutex);
+    auto it = state->allocations.find(address);
+    if (it == state->allocations.end() || !it->second.device || it->second.owned_elsewhere) return CUDA_ERROR_INVALID_VALUE;
+    allocation = it->second;
+    state->allocations.erase(it);
+    if (allocation.accounted_bytes && !allocation.host)
+      allocation.device->addresses->release(address);
+  }
+  state->content.forget(address, std::max(allocation.requested_bytes, allocation.accounted_bytes));
+  if (allocation.accounted_bytes) refund_device(allocation.device, allocation.accounted_bytes);
+  record_device_free(allocation.device->index, address, allocation.accounted_bytes, allocation.kind);
+  return CUDA_SUCCESS;
+}
+
+bool find_allocation(uint64_t address, Allocation* out) {
+  Driver* state = driver();
+  std::lock_guard lock(state->memory_mutex);
+  auto it = state->allocations.upper_bound(address);
+  if (it == state->allocations.begin()) return false;
+  --it;
+  if (address >= it->first + std::max<uint64_t>(it->second.requested_bytes, 1)) return false;
+  *out = it->second;
+  return true;
+}
+
+void add_allocation(const Allocation& allocation) {
+  Driver* state = driver();
+  std::lock_guard lock(state->memory_mutex);
+  state->allocations[allocation.address] = allocation;
+}
+
+bool remove_allocation(uint64_t address, Allocation* out) {
+  Driver* state = driver();
+  std::lock_guard lock(state->memory_mutex);
+  auto it = state->allocations.find(address);
+  if (it == state->allocations.end()) return false;
+  *out = it->second;
+  state->allocations.erase(it);
+  return true;
+}
+
+}  // namespace tonnage::driver

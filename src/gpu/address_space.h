@@ -1,0 +1,92 @@
+// The order in which a real driver hands out device addresses.
+//
+// It matters: PyTorch's allocator breaks ties between equal free blocks by address, so it decides what later steps reuse.
+// Found on an H200 (driver 580) with random sequences of allocations and frees, every address of which this reproduces
+// (tools/device/addresses.cpp; docs/exactness.md): the driver reserves regions of whole 32 MiB, aligned to that, from the
+// host's address space; an allocation (2 MiB granules) goes into the newest region that has room, there into the smallest free
+// piece that is large enough, the lowest of equals. Freed neighbours merge; a region that is wholly free goes back to the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+
+#include "gpu/free_ranges.h"
+
+namespace tonnage::gpu {
+
+inline constexpr uint64_t kAllocationGranularity = 2ull << 20;  // what the driver takes from the card at a time
+inline constexpr uint64_t kRegion = 32ull << 20;
+
+constexpr uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Where regions come from. Sizes and addresses are multiples of kRegion.
+class RegionSource {
+ public:
+  virtual ~RegionSource() = default;
+  virtual uint64_t take(uint64_t bytes) = 0;  // 0: used up
+  virtual void give_back(uint64_t address, uint64_t bytes) = 0;
+};
+
+// Address ranges of this process: mapped without access, so that a host access faults as on a real machine, at no cost in
+// memory. Like the real driver's they lie where the kernel finds the highest gap.
+class HostRegions : public RegionSource {
+ public:
+  // hint 0: the kernel's choice, downwards from the top; else upwards from about there, for ranges that must not disturb the
+  // order of allocations.
+  explicit HostRegions(uint64_t hint = 0) : hint_(hint) {}
+  uint64_t take(uint64_t bytes) override;
+  void give_back(uint64_t address, uint64_t bytes) override;
+
+  // Whether an address is device memory: it belongs to a region of any source of this process and is not host memory that was
+  // placed there. Lock-free.
+  static bool contains(uint64_t address);
+  // Granules of a region that hold pinned host memory, from now on or no longer.
+  static void set_host_memory(uint64_t address, uint64_t bytes, bool is_host);
+
+ private:
+  uint64_t hint_;
+};
+
+// Addresses of one process, which all its devices share. Not thread-safe.
+class AddressSpace {
+ public:
+  // `low` gives the regions of virtual ranges (cuMemAddressReserve), `high` all others.
+  AddressSpace(RegionSource* high, RegionSource* low) : high_(high), low_(low) {}
+  // `bytes` is rounded up to granules; 0 when the address space is used up.
+  uint64_t allocate(uint64_t bytes) { return allocate(bytes, high_); }
+  uint64_t reserve(uint64_t bytes) { return allocate(bytes, low_); }
+  // A range as one of the above returned it.
+  void release(uint64_t address);
+
+  // Seen on an H200: a new context has a region of 96 MiB, of which the last 24 are free behind things of the driver's own, and
+  // one of 416 MiB for the device heap, of which the last 2 are free. When the first module comes that can print or assert, the
+  // heap moves to a region of its own; its place becomes free, or goes back to the host if nothing is in those 2 MiB.
+  // Returns the heap's place; 0: there was no room.
+  uint64_t prepare_context();
+  // The block at `address` gets another place, of `bytes`; its old one is free afterwards. Returns the new address.
+  uint64_t move(uint64_t address, uint64_t bytes);
+  // A further device's context takes for itself what the first one had in a region apart.
+  void prepare_further_context();
+
+ private:
+  struct Region {
+    uint64_t start, bytes;
+    RegionSource* source;
+    FreeRanges free;
+  };
+  struct Piece {
+    std::list<Region>::iterator region;
+    uint64_t bytes;
+  };
+  uint64_t allocate(uint64_t bytes, RegionSource* source);
+  uint64_t carve(std::list<Region>::iterator region, FreeRanges::Piece piece, uint64_t bytes);
+
+  RegionSource* high_;
+  RegionSource* low_;
+  std::list<Region> regions_;  // newest first
+  std::map<uint64_t, Piece> live_;
+};
+
+}  // namespace tonnage::gpu

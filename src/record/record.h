@@ -1,0 +1,73 @@
+// Record: what every reader makes and every analysis reads. Nothing else is passed around between them.
+//
+// Readers: read_record (Tonnage's own file), read_snapshot (PyTorch's pickles). A Record is a value; analyses never change it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "abi/event.h"
+
+namespace tonnage::record {
+
+using abi::MemoryEvent;
+using abi::Frame;
+
+struct Device {
+  int index = 0;
+  std::string name;            // "" if unknown (a snapshot does not say)
+  uint64_t total_bytes = 0;    // 0: unknown
+  uint64_t context_bytes = 0;  // modelled
+};
+
+struct Process {
+  int64_t pid = 0;
+  std::string command;
+  bool ended = false;  // its last chunk was written in order; false: killed, or still running
+};
+
+// Allocator settings, as PyTorch names them; missing ones are PyTorch's defaults.
+struct AllocatorSettings {
+  std::string text;                      // PYTORCH_CUDA_ALLOC_CONF
+  uint64_t max_split_size_bytes = UINT64_MAX;
+  double garbage_collection_threshold = 0;
+  bool expandable_segments = false;
+  std::vector<uint32_t> roundup_power2_divisions;  // 16 entries (1 MiB .. 64 GiB) or empty
+};
+
+// A segment as a snapshot's end state gives it (a Tonnage record has none: its history is complete).
+struct BlockState {
+  uint64_t address = 0, size_bytes = 0, requested_bytes = 0;
+  enum class State : uint8_t { kActive, kPendingFree, kInactive } state = State::kInactive;
+  uint32_t stack = abi::kNoId;
+};
+struct SegmentState {
+  int device = 0;
+  uint64_t address = 0, total_bytes = 0, stream = 0;
+  bool is_large = false, is_expandable = false;
+  int64_t pool_first = 0, pool_second = 0;  // (0,0): the default pool
+  uint32_t stack = abi::kNoId;
+  std::vector<BlockState> blocks;
+};
+
+struct Record {
+  std::string source;            // file name, or "-" for standard input
+  enum class Kind { kTonnage, kSnapshot } kind = Kind::kTonnage;
+  std::string torch_version;     // "" if unknown
+  std::vector<std::string> strings{""};            // by id
+  std::vector<std::vector<abi::Frame>> stacks{{}};      // by id, innermost first
+  std::vector<Device> devices;
+  std::vector<Process> processes;
+  AllocatorSettings settings;
+  std::vector<abi::MemoryEvent> events;     // in time order (per process in program order)
+  std::vector<SegmentState> final_segments;        // snapshots only
+  bool history_truncated = false;  // the beginning was overwritten: figures before are partial
+  std::vector<std::string> notes;  // what is missing or could not be read, for the report
+  std::map<std::string, std::string> info;         // free-form facts: alloc_conf, versions
+
+  const std::string& string(uint32_t id) const { return id < strings.size() ? strings[id] : strings[0]; }
+};
+
+}  // namespace tonnage::record

@@ -1,0 +1,170 @@
+#include "recorder/observe/allocator.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <atomic>
+#include <string>
+
+#include "recorder/observe/capture.h"
+#include "recorder/observe/operator_observer.h"
+#include "recorder/observe/labels.h"
+#include "recorder/values/data_dependent.h"
+#include "recorder/values/engine.h"
+
+namespace tonnage::recorder {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+using abi::EventKind;
+
+std::atomic<bool> attached{false};
+
+const OpFrame* innermost_leaf(const ThreadState& thread) {
+  for (size_t i = thread.frames.size(); i-- > 0;)
+    if (thread.frames[i].info && thread.frames[i].info->followed()) return &thread.frames[i];
+  return nullptr;
+}
+
+void remember_alloc(ThreadState& thread, uint64_t address) {
+  const OpFrame* leaf = innermost_leaf(thread);
+  if (!leaf) return;
+  thread.recent[thread.recent_next++ % kRecentAllocs] = {address, leaf->serial, leaf == &thread.frames.back()};
+}
+
+// Memory that an operator asked the allocator for by itself and gave back before it ended: its scratch memory.
+void label_if_scratch(ThreadState& thread, uint64_t address) {
+  for (RecentAlloc& recent : thread.recent) {
+    if (recent.address != address) continue;
+    bool running = false;
+    for (const OpFrame& frame : thread.frames) running |= frame.serial == recent.serial;
+    if (running && recent.direct) label(address, abi::Category::kWorkspace, 0);
+    recent.address = 0;
+    return;
+  }
+}
+
+void copy_context(const abi::MemoryEvent& from, abi::MemoryEvent* to) {
+  to->step = from.step;
+  to->phase = from.phase;
+  to->module = from.module;
+  to->op = from.op;
+  to->stack = from.stack;
+}
+
+// Runs under the allocator's lock: takes no GIL, allocates nothing on the device.
+void on_trace(const allocator::TraceEntry& entry) noexcept {
+  using Action = allocator::TraceEntry::Action;
+  try {
+    abi::MemoryEvent event;
+    event.device = static_cast<uint8_t>(entry.device_ < 0 ? 0 : entry.device_);
+    event.address = static_cast<uint64_t>(entry.addr_);
+    event.size_bytes = static_cast<uint64_t>(entry.size_);
+    event.stream = reinterpret_cast<uint64_t>(entry.stream_);
+    ThreadState* thread = thread_state();
+    switch (entry.action_) {
+      case Action::ALLOC: event.kind = EventKind::kAlloc; break;
+      case Action::FREE_REQUESTED:
+        event.kind = EventKind::kFreeRequested;
+        if (thread) label_if_scratch(*thread, event.address);
+        address_freed(event.address);
+        break;
+      case Action::FREE_COMPLETED: event.kind = EventKind::kFreeCompleted; break;
+      case Action::SEGMENT_ALLOC: event.kind = EventKind::kSegmentAlloc; break;
+      case Action::SEGMENT_FREE: event.kind = EventKind::kSegmentFree; break;
+      case Action::SEGMENT_MAP: event.kind = EventKind::kSegmentMap; break;
+      case Action::SEGMENT_UNMAP: event.kind = EventKind::kSegmentUnmap; break;
+      case Action::SNAPSHOT: event.kind = EventKind::kSnapshot; break;
+      case Action::OOM:
+        event.kind = EventKind::kOom;
+        event.value = event.address;
+        event.address = 0;
+        break;
+      default: return;
+    }
+    if (event.kind == EventKind::kFreeCompleted && thread && thread->last_free.address == event.address) {
+      // Most frees are completed within the call that requests them.
+      copy_context(thread->last_free, &event);
+    } else {
+      fill_context(&event);
+    }
+    if (event.kind == EventKind::kFreeRequested && thread) thread->last_free = event;
+    if (event.kind == EventKind::kFreeCompleted && thread) thread->last_free.address = 0;
+    if (event.kind == EventKind::kAlloc && thread)
+      for (const OpFrame& frame : thread->frames)
+        if (frame.from_host) event.flags |= abi::kEventHostSource;
+    bridge().emit(&event);
+    if (event.kind == EventKind::kAlloc && thread) remember_alloc(*thread, event.address);
+    if (event.kind == EventKind::kOom) bridge().flush();
+  } catch (...) {
+    recorder().counters.exceptions.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace
+
+void attach_allocator() {
+  if (attached.load(std::memory_order_relaxed)) return;
+  auto* current = allocator::get();
+  if (!current || !current->initialized() || attached.exchange(true)) return;
+  try {
+    current->attachAllocatorTraceTracker(&on_trace);
+  } catch (const std::exception&) {
+    message("The allocator \"" + current->name() + "\" tells nothing about its blocks; only device memory is followed", true);
+  }
+}
+
+void label_scratch(ThreadState& thread, OpFrame& frame) {
+  for (RecentAlloc& recent : thread.recent) {
+    if (recent.address == 0 || recent.serial != frame.serial) continue;
+    uint64_t address = recent.address;
+    recent.address = 0;
+    if (!recent.direct) continue;
+    auto outputs = outputs_of(*frame.function, *frame.info);
+    if (outputs.empty() && !frame.info->result_is_argument.empty()) continue;  // it failed
+    bool result = false;
+    auto check = [&](const at::Tensor& t) {
+      if (t.defined() && plain_cuda(t)) result |= reinterpret_cast<uint64_t>(t.unsafeGetTensorImpl()->storage().data()) == address;
+      else if (t.defined() && t.is_cuda()) result = true;  // sparse, quantised, wrapped: what it owns is not looked into
+    };
+    for (size_t i = 0; i < outputs.size(); i++)
+      for_each_tensor(frame.info->result_kinds[i], outputs[i], [&](const at::Tensor& t, int) { check(t); });
+    if (!result) label(address, abi::Category::kWorkspace, 0);
+  }
+}
+
+void record_counters() {
+  auto* current = allocator::get();
+  if (!attached.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
+  constexpr size_t kAll = 0;  // StatType::AGGREGATE; the enumeration moved between namespaces, its first value did not
+  int devices = static_cast<int>(bridge().session ? bridge().session->device_count : 1);
+  for (int device = 0; device < devices; device++) {
+    try {
+      auto stats = current->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+      auto emit = [&](const char* name, int64_t value) {
+        abi::MemoryEvent event;
+        event.kind = EventKind::kCounter;
+        event.device = static_cast<uint8_t>(device);
+        event.value = static_cast<uint64_t>(value);
+        event.step = recorder().steps.load(std::memory_order_relaxed);
+        event.name = bridge().intern_string(name, std::char_traits<char>::length(name));
+        bridge().emit(&event);
+      };
+      emit("allocated_bytes.all.peak", stats.allocated_bytes[kAll].peak);
+      emit("reserved_bytes.all.peak", stats.reserved_bytes[kAll].peak);
+      emit("allocated_bytes.all.current", stats.allocated_bytes[kAll].current);
+      emit("reserved_bytes.all.current", stats.reserved_bytes[kAll].current);
+      emit("num_alloc_retries", stats.num_alloc_retries);
+      emit("num_ooms", stats.num_ooms);
+    } catch (...) {
+      return;  // fewer devices than the session has (CUDA_VISIBLE_DEVICES)
+    }
+  }
+}
+
+bool capturing() {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream().stream(), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace tonnage::recorder

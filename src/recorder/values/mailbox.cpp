@@ -1,0 +1,271 @@
+#include "recorder/values/mailbox.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <set>
+#include <utility>
+
+namespace tonnage::recorder {
+namespace {
+
+std::atomic<double> g_patience_seconds{300}, g_patience_for_absent_seconds{20};
+constexpr uint32_t kMagic = 0x53474d54;  // "TMGS"
+constexpr uint64_t kMaxParts = 1 << 20;
+constexpr size_t kMaxThrownAway = 1 << 14;
+
+const std::string& folder() {
+  static const std::string& path = *[] {
+    const char* session = ::getenv("TONNAGE_SESSION");
+    auto* text = new std::string(session ? session : "");
+    text->resize(text->rfind('/') == std::string::npos ? 0 : text->rfind('/'));
+    return text;
+  }();
+  return path;
+}
+
+std::string prefix_of(uint64_t group, int from) {
+  char text[64];
+  std::snprintf(text, sizeof text, "values-%016llx-%d-", static_cast<unsigned long long>(group), from);
+  return text;
+}
+
+std::string path_of(const MessageName& name) {
+  char tail[64];
+  std::snprintf(tail, sizeof tail, "%d-%c%llu", name.to, name.pair ? 'p' : 'c', static_cast<unsigned long long>(name.sequence));
+  return folder() + "/" + prefix_of(name.group, name.from) + tail;
+}
+
+// Messages that are not wanted, and may not have come yet.
+struct ThrownAway {
+  static constexpr size_t kLooks = 64;  // at a time: most have come when they are looked for
+  std::mutex mutex;
+  std::deque<std::string> paths;
+
+  void add(std::string path) {
+    if (::unlink(path.c_str()) == 0) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (paths.size() < kMaxThrownAway) paths.push_back(std::move(path));
+  }
+  void look_again() {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (size_t i = std::min(paths.size(), kLooks); i > 0; i--) {
+      std::string path = std::move(paths.front());
+      paths.pop_front();
+      if (::unlink(path.c_str()) != 0) paths.push_back(std::move(path));
+    }
+  }
+};
+ThrownAway& thrown_away() {
+  static auto& instance = *new ThrownAway;
+  return instance;
+}
+
+// Ranks that did not answer, by group.
+struct Silent {
+  std::mutex mutex;
+  std::set<std::pair<uint64_t, int>> ranks;
+};
+Silent& silent() {
+  static auto& instance = *new Silent;
+  return instance;
+}
+
+template <class T>
+void append(std::string* out, T value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+template <class T>
+bool take(const std::string& in, size_t* at, T* value) {
+  if (in.size() - *at < sizeof *value) return false;
+  std::memcpy(value, in.data() + *at, sizeof *value);
+  *at += sizeof *value;
+  return true;
+}
+
+bool write_file(const std::string& path, const std::string& bytes) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return false;
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  ::close(fd);
+  return done == bytes.size();
+}
+
+// False if it is not there.
+bool read_file(const std::string& path, std::string* bytes) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct stat info = {};
+  if (::fstat(fd, &info) == 0 && info.st_size > 0) bytes->resize(static_cast<size_t>(info.st_size));
+  size_t done = 0;
+  while (done < bytes->size()) {
+    const ssize_t n = ::read(fd, bytes->data() + done, bytes->size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  ::close(fd);
+  bytes->resize(done);
+  return true;
+}
+
+std::vector<Contribution> parse(const std::string& bytes) {
+  std::vector<Contribution> parts;
+  size_t at = 0;
+  uint32_t magic = 0;
+  uint64_t count = 0;
+  if (!take(bytes, &at, &magic) || magic != kMagic || !take(bytes, &at, &count) || count > kMaxParts) return {};
+  for (uint64_t i = 0; i < count; i++) {
+    Contribution part;
+    uint8_t known = 0;
+    uint64_t size = 0;
+    if (!take(bytes, &at, &known) || !take(bytes, &at, &size) || bytes.size() - at < size) return {};
+    part.known = known != 0;
+    part.bytes.assign(bytes, at, size);
+    at += size;
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+double now_seconds() {
+  timespec t = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Starts with what other starts of the program do not have.
+std::string presence_prefix() {
+  std::string text = "rank-";
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+    const char* value = ::getenv(name);
+    for (const char* c = value ? value : ""; *c; c++) text += std::isalnum(static_cast<unsigned char>(*c)) ? *c : '_';
+    text += '-';
+  }
+  return text;
+}
+
+bool some_rank_is_missing() {
+  const char* world = ::getenv("WORLD_SIZE");
+  const long expected = world ? std::strtol(world, nullptr, 10) : 0;
+  if (expected < 2 || !::getenv("RANK")) return false;
+  DIR* listing = ::opendir(folder().c_str());
+  if (!listing) return false;
+  const std::string prefix = presence_prefix();
+  long found = 0;
+  while (const dirent* entry = ::readdir(listing)) found += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
+  ::closedir(listing);
+  return found < expected;
+}
+
+bool wait_for(const MessageName& name, double seconds, std::string* bytes) {
+  const std::string path = path_of(name);
+  const double start = now_seconds();
+  bool looked = false;
+  long pause_ns = 20'000;
+  while (!read_file(path, bytes)) {
+    const double waited = now_seconds() - start;
+    if (waited > seconds) return false;
+    if (!looked && waited > g_patience_for_absent_seconds.load()) {
+      if (some_rank_is_missing()) return false;
+      looked = true;
+    }
+    const timespec pause = {0, pause_ns};
+    ::nanosleep(&pause, nullptr);
+    if (pause_ns < 1'000'000) pause_ns += pause_ns / 2;
+  }
+  return true;
+}
+
+}  // namespace
+
+void post(const std::vector<MessageName>& names, const std::vector<Contribution>& contents) {
+  if (names.empty() || folder().empty()) return;
+  thrown_away().look_again();
+  std::string bytes;
+  append(&bytes, kMagic);
+  append(&bytes, static_cast<uint64_t>(contents.size()));
+  for (const Contribution& part : contents) {
+    append(&bytes, static_cast<uint8_t>(part.known));
+    append(&bytes, static_cast<uint64_t>(part.bytes.size()));
+    bytes += part.bytes;
+  }
+  // Written whole, then linked to its names: a receiver sees all of it or nothing.
+  static std::atomic<uint64_t> number{0};
+  const std::string draft = folder() + "/draft-" + std::to_string(::getpid()) + "-" + std::to_string(number.fetch_add(1));
+  bool whole = write_file(draft, bytes);
+  for (const MessageName& name : names) {
+    if (!whole) break;
+    const std::string path = path_of(name);
+    if (::link(draft.c_str(), path.c_str()) == 0) continue;
+    ::rename(draft.c_str(), path.c_str());  // a file system without links
+    whole = write_file(draft, bytes);
+  }
+  ::unlink(draft.c_str());
+}
+
+Arrival::~Arrival() {
+  if (!taken_ && !folder().empty()) thrown_away().add(path_of(name_));
+}
+
+const Contribution* Arrival::get(size_t index) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!taken_ && !folder().empty()) {
+    const std::pair<uint64_t, int> rank(name_.group, name_.from);
+    bool patient = true;
+    {
+      std::lock_guard<std::mutex> reading(silent().mutex);
+      patient = silent().ranks.count(rank) == 0;
+    }
+    std::string bytes;
+    if (wait_for(name_, patient ? g_patience_seconds.load() : 0, &bytes)) {
+      ::unlink(path_of(name_).c_str());
+      contents_ = parse(bytes);
+      taken_ = true;
+    } else if (patient) {
+      std::lock_guard<std::mutex> writing(silent().mutex);
+      silent().ranks.insert(rank);
+    }
+  }
+  return index < contents_.size() ? &contents_[index] : nullptr;
+}
+
+void set_patience(double seconds, double seconds_for_absent) {
+  g_patience_seconds.store(seconds);
+  g_patience_for_absent_seconds.store(seconds_for_absent);
+}
+
+void announce_rank() {
+  const char* rank = ::getenv("RANK");
+  if (!rank || !::getenv("WORLD_SIZE") || folder().empty()) return;
+  write_file(folder() + "/" + presence_prefix() + std::to_string(std::strtol(rank, nullptr, 10)), "");
+}
+
+void clear_posted(uint64_t group, int from) {
+  if (folder().empty()) return;
+  DIR* listing = ::opendir(folder().c_str());
+  if (!listing) return;
+  const std::string prefix = prefix_of(group, from);
+  while (const dirent* entry = ::readdir(listing))
+    if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0) ::unlink((folder() + "/" + entry->d_name).c_str());
+  ::closedir(listing);
+}
+
+}  // namespace tonnage::recorder

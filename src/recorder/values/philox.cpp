@@ -1,0 +1,251 @@
+#include "recorder/values/philox.h"
+
+#include <ATen/Context.h>
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+#include <cuda_runtime_api.h>
+#include <torch/version.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "recorder/values/engine.h"
+
+namespace tonnage::recorder {
+namespace {
+
+constexpr uint64_t kBlock = 256;           // threads of a block in PyTorch's distribution kernels
+constexpr int64_t kDrawnFloats = 1 << 20;  // elements
+
+struct Four {
+  uint32_t x[4];
+};
+
+// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), ten rounds.
+Four philox(uint64_t counter, uint64_t subsequence, uint64_t seed) {
+  uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
+  uint32_t c2 = static_cast<uint32_t>(subsequence), c3 = static_cast<uint32_t>(subsequence >> 32);
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    const uint64_t a = uint64_t{0xD2511F53} * c0, b = uint64_t{0xCD9E8D57} * c2;
+    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(b);
+    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(a);
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+constexpr float kInverse = 2.3283064365386963e-10f;  // 2^-32
+// In (0, 1], as curand has it.
+float uniform(uint32_t bits) { return std::fma(static_cast<float>(bits), kInverse, kInverse / 2.0f); }
+
+// Calls make(four, k) for each element, k being which of the `unroll` numbers of a draw it is; elements in memory order.
+template <class Scalar, class Make>
+void for_each_draw(const RandomState& state, Scalar* out, uint64_t n, uint64_t unroll, Make make) {
+  const uint64_t blocks = std::min((n + kBlock - 1) / kBlock, state.multiprocessors * (state.threads_per_multiprocessor / kBlock));
+  const uint64_t threads = kBlock * blocks;
+  for (uint64_t first = 0, call = 0; first < n; first += threads * unroll, call++) {
+    for (uint64_t thread = 0; thread < threads && first + thread < n; thread++) {
+      const Four four = philox(state.offset / 4 + call, thread, state.seed);
+      for (uint64_t k = 0; k < unroll; k++) {
+        const uint64_t i = first + thread + threads * k;
+        if (i < n) out[i] = make(four, k);
+      }
+    }
+  }
+}
+
+uint32_t narrow(const Four& four, uint64_t k) { return four.x[k]; }
+uint64_t wide(const Four& four, uint64_t k) { return (uint64_t{four.x[2 * k]} << 32) | four.x[2 * k + 1]; }
+
+// Ranges from here on take 64 bits for a number.
+bool takes_wide(uint64_t range, bool wide_type) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
+  (void)wide_type;
+  return range >= uint64_t{1} << 28;
+#else
+  return wide_type && range >= uint64_t{1} << 32;
+#endif
+}
+
+// The largest whole number that random_() draws for a type, and one more than it.
+template <class Scalar>
+uint64_t whole_numbers() {
+  if constexpr (std::is_same_v<Scalar, bool>) return 2;
+  else if constexpr (std::is_integral_v<Scalar>) return static_cast<uint64_t>(std::numeric_limits<Scalar>::max()) + 1;
+  else return (uint64_t{1} << std::numeric_limits<Scalar>::digits) + 1;
+}
+
+template <class Scalar>
+bool random_integers(const RandomState& state, Scalar* out, uint64_t n, const std::vector<c10::IValue>& arguments) {
+  constexpr bool wide_type = std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double> || std::is_same_v<Scalar, float> ||
+                             std::is_same_v<Scalar, at::BFloat16>;
+  if (arguments.size() == 2) {  // the type's whole range
+    if constexpr (std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double>)
+      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) { return static_cast<Scalar>(wide(f, k) % whole_numbers<Scalar>()); });
+    else
+      for_each_draw(state, out, n, 4, [](const Four& f, uint64_t k) { return static_cast<Scalar>(narrow(f, k) % whole_numbers<Scalar>()); });
+    return true;
+  }
+  int64_t from = 0;
+  uint64_t range = 0;
+  if (arguments.size() == 3) {
+    if (!arguments[1].isInt() || arguments[1].toInt() <= 0) return false;
+    range = static_cast<uint64_t>(arguments[1].toInt());
+  } else {
+    if (!arguments[1].isInt()) return false;
+    from = arguments[1].toInt();
+    if (arguments[2].isInt()) {
+      if (arguments[2].toInt() <= from) return false;
+      range = static_cast<uint64_t>(arguments[2].toInt()) - static_cast<uint64_t>(from);
+    } else if (from == std::numeric_limits<int64_t>::min()) {
+      if constexpr (!std::is_same_v<Scalar, int64_t>) return false;
+      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) { return static_cast<Scalar>(static_cast<int64_t>(wide(f, k))); });
+      return true;
+    } else {
+      range = whole_numbers<Scalar>() - static_cast<uint64_t>(from);
+    }
+  }
+  const uint64_t base = static_cast<uint64_t>(from);
+  if (takes_wide(range, wide_type))
+    for_each_draw(state, out, n, 2, [=](const Four& f, uint64_t k) { return static_cast<Scalar>(static_cast<int64_t>(wide(f, k) % range + base)); });
+  else
+    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {
+      return static_cast<Scalar>(static_cast<int64_t>(narrow(f, k) % static_cast<uint32_t>(range) + base));
+    });
+  return true;
+}
+
+template <class Scalar>
+bool bernoulli(const RandomState& state, Scalar* out, uint64_t n, const c10::IValue& probability) {
+  if (std::is_same_v<Scalar, double>) return false;
+  if (probability.isDouble()) {
+    const float p = static_cast<float>(probability.toDouble());
+    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) { return static_cast<Scalar>(uniform(f.x[k]) < p); });
+    return true;
+  }
+  // A tensor of probabilities: each thread makes four neighbours, and starts the sequence anew each time.
+  if (!probability.isTensor() || probability.toTensor().scalar_type() != at::kFloat || !probability.toTensor().is_contiguous()) return false;
+  const at::Tensor& p = probability.toTensor();
+  if (static_cast<uint64_t>(p.numel()) != n || n > state.multiprocessors * 4 * 512 * 4) return false;
+  const float* chance = p.const_data_ptr<float>();
+  for (uint64_t thread = 0; thread * 4 < n; thread++) {
+    const Four four = philox(state.offset / 4, thread, state.seed);
+    for (uint64_t k = 0; k < 4 && thread * 4 + k < n; k++)
+      out[thread * 4 + k] = static_cast<Scalar>(uniform(four.x[k]) <= chance[thread * 4 + k]);
+  }
+  return true;
+}
+
+// Real numbers: `make` turns a number in (0, 1] into the distribution's.
+template <class Scalar>
+bool uniform_numbers(const RandomState& state, Scalar* out, uint64_t n, double from, double to) {
+  if constexpr (std::is_same_v<Scalar, double>) {
+    for_each_draw(state, out, n, 2, [=](const Four& f, uint64_t k) {
+      const uint64_t bits = f.x[2 * k] ^ (uint64_t{f.x[2 * k + 1]} << 21);
+      const double value = std::fma(std::fma(static_cast<double>(bits), 0x1p-53, 0x1p-54), to - from, from);
+      return value == to ? from : value;
+    });
+    return true;
+  } else if constexpr (std::is_integral_v<Scalar>) {
+    return false;
+  } else {
+    const float low = static_cast<float>(from), range = static_cast<float>(to) - low;
+    const Scalar end = static_cast<Scalar>(to);
+    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {
+      const Scalar value = static_cast<Scalar>(std::fma(uniform(f.x[k]), range, low));
+      return value == end ? static_cast<Scalar>(from) : value;
+    });
+    return true;
+  }
+}
+
+template <class Scalar>
+bool normal_numbers(const RandomState& state, Scalar* out, uint64_t n, double mean, double deviation) {
+  if constexpr (std::is_same_v<Scalar, double> || std::is_integral_v<Scalar>) {
+    return false;
+  } else {
+    constexpr float kTwoPi = 6.2831855f;
+    const float m = static_cast<float>(mean), s = static_cast<float>(deviation);
+    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {  // Box and Muller, two numbers of a pair
+      const float u = uniform(f.x[k & ~uint64_t{1}]);
+      const float v = std::fma(static_cast<float>(f.x[k | 1]), kInverse * kTwoPi, kInverse * kTwoPi / 2.0f);
+      const float radius = std::sqrt(-2.0f * std::log(u));
+      return static_cast<Scalar>(std::fma((k & 1 ? std::cos(v) : std::sin(v)) * radius, s, m));
+    });
+    return true;
+  }
+}
+
+template <class Scalar>
+bool exponential_numbers(const RandomState& state, Scalar* out, uint64_t n, double rate) {
+  if constexpr (std::is_same_v<Scalar, double> || std::is_integral_v<Scalar>) {
+    return false;
+  } else {
+    constexpr float kHalf = std::numeric_limits<float>::epsilon() / 2;
+    const float factor = -1.0f / static_cast<float>(rate);
+    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {
+      const float u = uniform(f.x[k]);
+      return static_cast<Scalar>(factor * (u >= 1.0f - kHalf ? -kHalf : std::log(u)));
+    });
+    return true;
+  }
+}
+
+bool is(const OpInfo& info, const char* name) { return info.name == name; }
+
+template <class Scalar>
+bool draw_as(const OpInfo& info, const RandomState& state, Scalar* out, uint64_t n, const std::vector<c10::IValue>& arguments) {
+  auto number = [&](size_t i) { return arguments[i].toScalar().toDouble(); };
+  if (is(info, "aten::random_")) return random_integers(state, out, n, arguments);
+  if (is(info, "aten::bernoulli_") && arguments.size() == 3) return bernoulli(state, out, n, arguments[1]);
+  if (is(info, "aten::uniform_") && arguments.size() == 4) return uniform_numbers(state, out, n, number(1), number(2));
+  if (is(info, "aten::normal_") && arguments.size() == 4) return normal_numbers(state, out, n, number(1), number(2));
+  if (is(info, "aten::exponential_") && arguments.size() == 3) return exponential_numbers(state, out, n, number(1));
+  return false;
+}
+
+}  // namespace
+
+RandomState random_state(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+  RandomState state;
+  if (!info.random || info.generator_argument < 0 || inputs.empty() || !inputs[0].isTensor() || !inputs[0].toTensor().is_cuda()) return state;
+  const auto at = static_cast<size_t>(info.generator_argument);
+  if (at >= inputs.size()) return state;
+  const c10::Device device = inputs[0].toTensor().device();
+  const at::Generator generator = inputs[at].isGenerator() ? inputs[at].toGenerator() : at::globalContext().defaultGenerator(device);
+  if (!generator.defined() || !generator.device().is_cuda()) return state;
+  int multiprocessors = 0, threads = 0;
+  if (cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.index()) != cudaSuccess ||
+      cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device.index()) != cudaSuccess)
+    return state;
+  state.seed = generator.current_seed();
+  state.offset = generator.unsafeGetGeneratorImpl()->get_offset();
+  state.multiprocessors = static_cast<uint64_t>(multiprocessors);
+  state.threads_per_multiprocessor = static_cast<uint64_t>(threads);
+  state.known = true;
+  return state;
+}
+
+bool draw(const OpInfo& info, const RandomState& state, std::vector<c10::IValue>& arguments) {
+  if (!state.known || arguments.empty() || !arguments[0].isTensor()) return false;
+  const at::Tensor& out = arguments[0].toTensor();
+  // Memory order is the kernels' order only where nothing lies between the elements.
+  if (!out.is_non_overlapping_and_dense() || out.numel() == 0) return false;
+  bool done = false;
+  AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, out.scalar_type(), "draw", [&] {
+    done = draw_as(info, state, out.mutable_data_ptr<scalar_t>(), static_cast<uint64_t>(out.numel()), arguments);
+  });
+  if (done) arguments.resize(1);
+  return done;
+}
+
+bool keeps_drawn_floats(const OpInfo& info, const at::Tensor& result) {
+  return info.random && result.numel() <= kDrawnFloats && (is(info, "aten::uniform_") || is(info, "aten::bernoulli_") || is(info, "aten::random_"));
+}
+
+}  // namespace tonnage::recorder
