@@ -1,10 +1,12 @@
 // Peak memory and step time of the toolkit's techniques on one GPU, case by case.
 //
-//   bench_techniques [--filter TEXT] [--case "MODEL | TECHNIQUE | VARIANT"] [--steps N] [--json FILE] [--list]
+//   bench_techniques [--filter TEXT] [--case "MODEL | TECHNIQUE | VARIANT"] [--steps N] [--json
+//   FILE] [--list]
 //
-// A case: 3 steps to warm up, then N steps whose peaks are the allocator's and whose time is the median of single steps, each waited
-// for. Kept: allocated bytes between steps. Before: what earlier cases of this process left. run_techniques.py runs this, a process a
-// case, and the same steps in Python.
+// A case: 3 steps to warm up, then N steps whose peaks are the allocator's and whose time is the
+// median of single steps, each waited for. Kept: allocated bytes between steps. Before: what
+// earlier cases of this process left. run_techniques.py runs this, a process a case, and the same
+// steps in Python.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -40,7 +42,9 @@ Result measure(const bench::Case& c, int steps) {
       const auto begin = std::chrono::steady_clock::now();
       step.run();
       torch::cuda::synchronize();
-      times_ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+      times_ms.push_back(
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+              .count());
     }
     std::sort(times_ms.begin(), times_ms.end());
     result.peak_allocated_bytes = peak.peak_allocated_bytes();
@@ -71,13 +75,17 @@ std::string json_of(const std::vector<Result>& results, int steps) {
   for (size_t i = 0; i < results.size(); i++) {
     const Result& r = results[i];
     char numbers[400];
-    std::snprintf(numbers, sizeof numbers,
-                  "\"peak_allocated_bytes\": %lld, \"peak_reserved_bytes\": %lld, \"kept_bytes\": %lld, \"allocated_before_bytes\": %lld, \"median_ms\": %.3f, \"fastest_ms\": %.3f, "
-                  "\"slowest_ms\": %.3f",
-                  static_cast<long long>(r.peak_allocated_bytes), static_cast<long long>(r.peak_reserved_bytes), static_cast<long long>(r.kept_bytes),
-                  static_cast<long long>(r.before_bytes), r.median_ms, r.fastest_ms, r.slowest_ms);
-    out += std::string(i ? ",\n" : "\n") + "{\"model\": " + quoted(r.c->model) + ", \"technique\": " + quoted(r.c->technique) +
-           ", \"variant\": " + quoted(r.c->variant) + ", " + (r.error.empty() ? numbers : "\"error\": " + quoted(r.error)) + "}";
+    std::snprintf(
+        numbers, sizeof numbers,
+        "\"peak_allocated_bytes\": %lld, \"peak_reserved_bytes\": %lld, \"kept_bytes\": %lld, "
+        "\"allocated_before_bytes\": %lld, \"median_ms\": %.3f, \"fastest_ms\": %.3f, "
+        "\"slowest_ms\": %.3f",
+        static_cast<long long>(r.peak_allocated_bytes),
+        static_cast<long long>(r.peak_reserved_bytes), static_cast<long long>(r.kept_bytes),
+        static_cast<long long>(r.before_bytes), r.median_ms, r.fastest_ms, r.slowest_ms);
+    out += std::string(i ? ",\n" : "\n") + "{\"model\": " + quoted(r.c->model) +
+           ", \"technique\": " + quoted(r.c->technique) + ", \"variant\": " + quoted(r.c->variant) +
+           ", " + (r.error.empty() ? numbers : "\"error\": " + quoted(r.error)) + "}";
   }
   return out + "\n]}\n";
 }
@@ -90,13 +98,20 @@ int main(int argc, char** argv) {
   bool list = false;
   for (int i = 1; i < argc; i++) {
     const std::string option = argv[i];
-    if (option == "--list") list = true;
-    else if (option == "--filter" && i + 1 < argc) filter = argv[++i];
-    else if (option == "--case" && i + 1 < argc) only = argv[++i];
-    else if (option == "--json" && i + 1 < argc) json = argv[++i];
-    else if (option == "--steps" && i + 1 < argc && std::atoi(argv[i + 1]) > 0) steps = std::atoi(argv[++i]);
+    if (option == "--list")
+      list = true;
+    else if (option == "--filter" && i + 1 < argc)
+      filter = argv[++i];
+    else if (option == "--case" && i + 1 < argc)
+      only = argv[++i];
+    else if (option == "--json" && i + 1 < argc)
+      json = argv[++i];
+    else if (option == "--steps" && i + 1 < argc && std::atoi(argv[i + 1]) > 0)
+      steps = std::atoi(argv[++i]);
     else {
-      std::fprintf(stderr, "usage: bench_techniques [--filter TEXT] [--case \"MODEL | TECHNIQUE | VARIANT\"] [--steps N] [--json FILE] [--list]\n");
+      std::fprintf(stderr,
+                   "usage: bench_techniques [--filter TEXT] [--case \"MODEL | TECHNIQUE | "
+                   "VARIANT\"] [--steps N] [--json FILE] [--list]\n");
       return 2;
     }
   }
@@ -121,7 +136,8 @@ int main(int argc, char** argv) {
     const Result& r = results.back();
     std::printf("%-9s %-22s %-24s ", c.model.c_str(), c.technique.c_str(), c.variant.c_str());
     if (r.error.empty())
-      std::printf("peak %9.1f MiB  kept %8.1f MiB  %8.2f ms (%.2f to %.2f)\n", double(r.peak_allocated_bytes) / (1 << 20), double(r.kept_bytes) / (1 << 20),
+      std::printf("peak %9.1f MiB  kept %8.1f MiB  %8.2f ms (%.2f to %.2f)\n",
+                  double(r.peak_allocated_bytes) / (1 << 20), double(r.kept_bytes) / (1 << 20),
                   r.median_ms, r.fastest_ms, r.slowest_ms);
     else
       std::printf("%s\n", r.error.c_str());

@@ -18,7 +18,9 @@ namespace memory {
 using torch::Tensor;
 using Hooks = std::shared_ptr<tonnage::SavedTensorHooks>;
 
-Tensor ids(c10::IntArrayRef shape, int64_t below) { return torch::randint(0, below, shape, torch::device(torch::kCUDA).dtype(torch::kLong)); }
+Tensor ids(c10::IntArrayRef shape, int64_t below) {
+  return torch::randint(0, below, shape, torch::device(torch::kCUDA).dtype(torch::kLong));
+}
 
 // A model as this file sees it: what is before its blocks, the blocks, and the loss.
 struct Parts {
@@ -41,11 +43,17 @@ Parts gpt2() {
   torch::manual_seed(0);
   examples::Gpt2 model;
   model->to(torch::kCUDA);
-  Parts parts{model.ptr(), [model](const Tensor& data) mutable { return model->embed(data); }, {},
-              [model](const Tensor& x, const Tensor& labels) mutable { return model->loss_of(x, labels); },
-              ids({kGptBatch, kGptLength}, 50257), ids({kGptBatch, kGptLength}, 50257),
-              std::make_shared<tonnage::FusedAdamW>(tonnage::unique_parameters(*model), torch::optim::AdamWOptions(1e-4))};
-  for (auto& block : model->blocks) parts.blocks.emplace_back([block](Tensor x) mutable { return block->forward(std::move(x)); });
+  Parts parts{
+      model.ptr(),
+      [model](const Tensor& data) mutable { return model->embed(data); },
+      {},
+      [model](const Tensor& x, const Tensor& labels) mutable { return model->loss_of(x, labels); },
+      ids({kGptBatch, kGptLength}, 50257),
+      ids({kGptBatch, kGptLength}, 50257),
+      std::make_shared<tonnage::FusedAdamW>(tonnage::unique_parameters(*model),
+                                            torch::optim::AdamWOptions(1e-4))};
+  for (auto& block : model->blocks)
+    parts.blocks.emplace_back([block](Tensor x) mutable { return block->forward(std::move(x)); });
   return parts;
 }
 
@@ -53,11 +61,17 @@ Parts resnet50() {
   torch::manual_seed(0);
   examples::ResNet50 model;
   model->to(torch::kCUDA);
-  Parts parts{model.ptr(), [model](const Tensor& data) mutable { return model->stem(data); }, {},
-              [model](const Tensor& x, const Tensor& labels) mutable { return model->loss_of(x, labels); },
-              torch::randn({kResNetBatch, 3, kResNetSize, kResNetSize}, torch::kCUDA), ids({kResNetBatch}, 1000),
-              std::make_shared<tonnage::FusedSGD>(model->parameters(), torch::optim::SGDOptions(1e-2).momentum(0.9))};
-  for (auto& block : model->blocks) parts.blocks.emplace_back([block](Tensor x) mutable { return block->forward(std::move(x)); });
+  Parts parts{
+      model.ptr(),
+      [model](const Tensor& data) mutable { return model->stem(data); },
+      {},
+      [model](const Tensor& x, const Tensor& labels) mutable { return model->loss_of(x, labels); },
+      torch::randn({kResNetBatch, 3, kResNetSize, kResNetSize}, torch::kCUDA),
+      ids({kResNetBatch}, 1000),
+      std::make_shared<tonnage::FusedSGD>(model->parameters(),
+                                          torch::optim::SGDOptions(1e-2).momentum(0.9))};
+  for (auto& block : model->blocks)
+    parts.blocks.emplace_back([block](Tensor x) mutable { return block->forward(std::move(x)); });
   return parts;
 }
 
@@ -93,13 +107,18 @@ Step checkpointed(const MakeParts& make) {
 // The blocks in a share of what they need without recomputation.
 Step planned(const MakeParts& make, double share) {
   auto parts = std::make_shared<Parts>(make());
-  parts->forward().backward();  // kernels are chosen and workspaces made before anything is measured
+  parts->forward()
+      .backward();  // kernels are chosen and workspaces made before anything is measured
   const Tensor input = parts->before(parts->data).detach().requires_grad_();
   const auto costs = tonnage::measure_chain(parts->blocks, input);
   const int64_t all = tonnage::plan_chain(costs, int64_t{1} << 42).peak_bytes;
-  const int64_t budget = std::max(tonnage::least_chain_bytes(costs), static_cast<int64_t>(share * static_cast<double>(all)));
+  const int64_t budget = std::max(tonnage::least_chain_bytes(costs),
+                                  static_cast<int64_t>(share * static_cast<double>(all)));
   const auto plan = tonnage::plan_chain(costs, budget);
-  return step_with(parts, [parts, plan] { return parts->loss(tonnage::run_chain(parts->blocks, plan, parts->before(parts->data)), parts->labels); });
+  return step_with(parts, [parts, plan] {
+    return parts->loss(tonnage::run_chain(parts->blocks, plan, parts->before(parts->data)),
+                       parts->labels);
+  });
 }
 
 Step with_hooks(const MakeParts& make, const std::function<Hooks(const Parts&)>& make_hooks) {
@@ -151,19 +170,22 @@ Step scaled_half(const MakeParts& make) {
 // The same batch in parts.
 Step accumulated(const MakeParts& make, int64_t windows) {
   auto parts = std::make_shared<Parts>(make());
-  auto accumulator = std::make_shared<tonnage::GradientAccumulator>(*parts->optimizer, tonnage::AccumulatorOptions{.window = windows});
+  auto accumulator = std::make_shared<tonnage::GradientAccumulator>(
+      *parts->optimizer, tonnage::AccumulatorOptions{.window = windows});
   return {[parts, accumulator, windows] {
     const int64_t rows = parts->data.size(0) / windows;
     for (int64_t i = 0; i < windows; i++) {
       const Tensor labels = parts->labels.narrow(0, i * rows, rows);
-      accumulator->backward(parts->forward(parts->data.narrow(0, i * rows, rows), labels), labels.numel());
+      accumulator->backward(parts->forward(parts->data.narrow(0, i * rows, rows), labels),
+                            labels.numel());
     }
   }};
 }
 
 void add(std::vector<Case>& cases, const char* model, const MakeParts& make) {
   using tonnage::CompressedFormat, tonnage::CompressHooks, tonnage::OffloadHooks;
-  const auto add_case = [&](const char* technique, const char* variant, std::function<Step()> step) {
+  const auto add_case = [&](const char* technique, const char* variant,
+                            std::function<Step()> step) {
     cases.push_back({model, technique, variant, std::move(step)});
   };
   add_case("checkpoint", "without", [make] { return plain(make); });
@@ -171,16 +193,21 @@ void add(std::vector<Case>& cases, const char* model, const MakeParts& make) {
   add_case("checkpoint", "half the budget", [make] { return planned(make, 0.5); });
   add_case("checkpoint", "a quarter", [make] { return planned(make, 0.25); });
   add_case("offload", "with", [make] {
-    return with_hooks(make, [](const Parts& parts) { return std::make_shared<OffloadHooks>(tonnage::OffloadOptions{.keep = {parts.data}}); });
+    return with_hooks(make, [](const Parts& parts) {
+      return std::make_shared<OffloadHooks>(tonnage::OffloadOptions{.keep = {parts.data}});
+    });
   });
   add_case("offload", "least memory", [make] {
     return with_hooks(make, [](const Parts& parts) {
-      return std::make_shared<OffloadHooks>(tonnage::OffloadOptions{.in_flight_bytes = 0, .prefetch = 0, .keep = {parts.data}});
+      return std::make_shared<OffloadHooks>(
+          tonnage::OffloadOptions{.in_flight_bytes = 0, .prefetch = 0, .keep = {parts.data}});
     });
   });
-  add_case("compress", "bfloat16", [make] { return with_hooks_on_blocks(make, std::make_shared<CompressHooks>()); });
+  add_case("compress", "bfloat16",
+           [make] { return with_hooks_on_blocks(make, std::make_shared<CompressHooks>()); });
   add_case("compress", "int8", [make] {
-    return with_hooks_on_blocks(make, std::make_shared<CompressHooks>(tonnage::CompressOptions{.format = CompressedFormat::kInt8}));
+    return with_hooks_on_blocks(make, std::make_shared<CompressHooks>(tonnage::CompressOptions{
+                                          .format = CompressedFormat::kInt8}));
   });
   add_case("autocast", "bfloat16", [make] { return autocast(make, torch::kBFloat16); });
   add_case("autocast", "float16 and scaler", [make] { return scaled_half(make); });

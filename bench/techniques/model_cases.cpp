@@ -26,7 +26,9 @@ namespace to = torch::optim;
 using Optimizer = std::unique_ptr<to::Optimizer>;
 using MakeOptimizer = std::function<Optimizer(std::vector<Tensor>)>;
 
-Tensor random_ids(c10::IntArrayRef shape) { return torch::randint(0, 50257, shape, torch::device(torch::kCUDA).dtype(torch::kLong)); }
+Tensor random_ids(c10::IntArrayRef shape) {
+  return torch::randint(0, 50257, shape, torch::device(torch::kCUDA).dtype(torch::kLong));
+}
 
 // A model with its data; forward() gives the loss.
 struct Job {
@@ -47,8 +49,10 @@ Job resnet50() {
   examples::ResNet50 model;
   model->to(torch::kCUDA);
   Tensor images = torch::randn({kResNetBatch, 3, kResNetSize, kResNetSize}, torch::kCUDA);
-  Tensor labels = torch::randint(0, 1000, {kResNetBatch}, torch::device(torch::kCUDA).dtype(torch::kLong));
-  return {model.ptr(), [model, images, labels]() mutable { return model->forward(images, labels); }};
+  Tensor labels =
+      torch::randint(0, 1000, {kResNetBatch}, torch::device(torch::kCUDA).dtype(torch::kLong));
+  return {model.ptr(),
+          [model, images, labels]() mutable { return model->forward(images, labels); }};
 }
 
 std::vector<Tensor> trainable(const nn::Module& model) {
@@ -83,13 +87,15 @@ const MakeOptimizer& fused_adamw() {
 }
 
 Step in_backward(Job job) {
-  auto updates = std::make_shared<tonnage::OptimizerInBackward>(trainable(*job.model), fused_adamw());
+  auto updates =
+      std::make_shared<tonnage::OptimizerInBackward>(trainable(*job.model), fused_adamw());
   return {[job, updates] { job.forward().backward(); }};
 }
 
 void add_optimizers(std::vector<Case>& cases, const char* model, Job (*job)()) {
   const auto add = [&](const char* technique, const char* variant, MakeOptimizer optimizer) {
-    cases.push_back({model, technique, variant, [job, optimizer] { return training(job(), optimizer); }});
+    cases.push_back(
+        {model, technique, variant, [job, optimizer] { return training(job(), optimizer); }});
   };
   add("adamw", "torch::optim", make<to::AdamW>(to::AdamWOptions(1e-4)));
   add("adamw", "fused", fused_adamw());
@@ -125,12 +131,15 @@ examples::Gpt2Options with_attention(std::function<Tensor(Tensor, Tensor, Tensor
 
 Tensor plain_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   Tensor scores = torch::matmul(q / std::sqrt(double(q.size(-1))), k.transpose(-2, -1));
-  scores = scores.masked_fill(torch::ones({q.size(2), k.size(2)}, q.options().dtype(torch::kBool)).triu(1), -INFINITY);
+  scores = scores.masked_fill(
+      torch::ones({q.size(2), k.size(2)}, q.options().dtype(torch::kBool)).triu(1), -INFINITY);
   return torch::matmul(torch::softmax(scores, -1), v);
 }
 
 void add_gpt2_models(std::vector<Case>& cases) {
-  const auto add = [&](const char* technique, const char* variant, std::function<Step()> step) { cases.push_back({"gpt2", technique, variant, std::move(step)}); };
+  const auto add = [&](const char* technique, const char* variant, std::function<Step()> step) {
+    cases.push_back({"gpt2", technique, variant, std::move(step)});
+  };
   add("tied weights", "without", [] {
     examples::Gpt2Options options;
     options.tie = false;
@@ -139,30 +148,43 @@ void add_gpt2_models(std::vector<Case>& cases) {
   add("tied weights", "with", [] { return training(gpt2(), fused_adamw()); });
   add("freeze", "all but 2 blocks", [] {
     Job job = gpt2();
-    tonnage::freeze(*job.model, [](const std::string& name, const Tensor&) { return name.rfind("block10", 0) != 0 && name.rfind("block11", 0) != 0; });
+    tonnage::freeze(*job.model, [](const std::string& name, const Tensor&) {
+      return name.rfind("block10", 0) != 0 && name.rfind("block11", 0) != 0;
+    });
     return training(job, fused_adamw());
   });
   add("lora", "rank 8", [] {
-    Job job = gpt2(with_linear([](nn::Linear l) { return nn::AnyModule(tonnage::LoraLinear(l, tonnage::LoraOptions(8).alpha(16))); }));
-    tonnage::freeze(*job.model, [](const std::string& name, const Tensor&) { return name.find("lora_") == std::string::npos; });
+    Job job = gpt2(with_linear([](nn::Linear l) {
+      return nn::AnyModule(tonnage::LoraLinear(l, tonnage::LoraOptions(8).alpha(16)));
+    }));
+    tonnage::freeze(*job.model, [](const std::string& name, const Tensor&) {
+      return name.find("lora_") == std::string::npos;
+    });
     return training(job, fused_adamw());
   });
   add("low rank", "rank 192", [] {
     return training(gpt2(with_linear([](nn::Linear l) {
-                      nn::Sequential two(nn::Linear(nn::LinearOptions(l->weight.size(1), 192).bias(false)), nn::Linear(192, l->weight.size(0)));
+                      nn::Sequential two(
+                          nn::Linear(nn::LinearOptions(l->weight.size(1), 192).bias(false)),
+                          nn::Linear(192, l->weight.size(0)));
                       return nn::AnyModule(Chain(two));
                     })),
                     fused_adamw());
   });
-  add("attention", "plain", [] { return training(gpt2(with_attention(plain_attention)), fused_adamw()); });
+  add("attention", "plain",
+      [] { return training(gpt2(with_attention(plain_attention)), fused_adamw()); });
   add("attention", "fused kernel", [] { return training(gpt2(), fused_adamw()); });
   add("attention", "sliced", [] {
-    return training(gpt2(with_attention([](Tensor q, Tensor k, Tensor v) { return tonnage::memory_efficient_attention(q, k, v, {}, {.causal = true}); })),
+    return training(gpt2(with_attention([](Tensor q, Tensor k, Tensor v) {
+                      return tonnage::memory_efficient_attention(q, k, v, {}, {.causal = true});
+                    })),
                     fused_adamw());
   });
   add("attention", "performer, 256 features", [] {
     Tensor projection = tonnage::performer_projection(256, 64, torch::kCUDA);
-    return training(gpt2(with_attention([projection](Tensor q, Tensor k, Tensor v) { return tonnage::performer_attention(q, k, v, projection, true); })),
+    return training(gpt2(with_attention([projection](Tensor q, Tensor k, Tensor v) {
+                      return tonnage::performer_attention(q, k, v, projection, true);
+                    })),
                     fused_adamw());
   });
   add("pruning", "80 % masks", [] {
@@ -171,7 +193,11 @@ void add_gpt2_models(std::vector<Case>& cases) {
     pruner->magnitude(*job.model, 0.8);
     return training(job, fused_adamw(), [pruner] { pruner->apply(); });
   });
-  add("qat", "with", [] { return training(gpt2(with_linear([](nn::Linear l) { return nn::AnyModule(tonnage::QatLinear(l)); })), fused_adamw()); });
+  add("qat", "with", [] {
+    return training(
+        gpt2(with_linear([](nn::Linear l) { return nn::AnyModule(tonnage::QatLinear(l)); })),
+        fused_adamw());
+  });
   // Inference.
   const auto inference = [](const examples::Gpt2Options& options) {
     Job job = gpt2(options);
@@ -191,17 +217,21 @@ void add_gpt2_models(std::vector<Case>& cases) {
   // The loss alone, on the logits of a batch of GPT-2.
   const auto distillation = [](bool ours) {
     const auto options = torch::device(torch::kCUDA);
-    Tensor student = torch::randn({kGptBatch * kGptLength, 50257}, options.requires_grad(true)), labels = random_ids({kGptBatch * kGptLength});
+    Tensor student = torch::randn({kGptBatch * kGptLength, 50257}, options.requires_grad(true)),
+           labels = random_ids({kGptBatch * kGptLength});
     Tensor teacher = torch::randn({kGptBatch * kGptLength, 50257}, options.requires_grad(false));
     return Step{[=]() mutable {
       student.mutable_grad().reset();
       Tensor loss;
       if (ours) {
-        loss = tonnage::distillation_loss(student, teacher, labels, {.temperature = 2, .alpha = 0.5});
+        loss =
+            tonnage::distillation_loss(student, teacher, labels, {.temperature = 2, .alpha = 0.5});
       } else {
         namespace F = nn::functional;
         const auto options = F::KLDivFuncOptions().reduction(torch::kBatchMean).log_target(true);
-        const auto softened = [](const Tensor& logits) { return F::log_softmax(logits / 2, -1); };  // the quotient goes when it returns
+        const auto softened = [](const Tensor& logits) {
+          return F::log_softmax(logits / 2, -1);
+        };  // the quotient goes when it returns
         Tensor kl = F::kl_div(softened(student), softened(teacher), options);
         loss = 0.5 * 4 * kl + 0.5 * F::cross_entropy(student, labels);
       }
@@ -212,18 +242,23 @@ void add_gpt2_models(std::vector<Case>& cases) {
   add("distillation loss", "with", [distillation] { return distillation(true); });
   const auto embedding = [](nn::AnyModule module) {
     module.ptr()->to(torch::kCUDA);
-    auto optimizer = std::make_shared<tonnage::FusedAdamW>(module.ptr()->parameters(), to::AdamWOptions(1e-4));
+    auto optimizer =
+        std::make_shared<tonnage::FusedAdamW>(module.ptr()->parameters(), to::AdamWOptions(1e-4));
     Tensor ids = random_ids({kGptBatch, kGptLength});
     return Step{[=]() mutable {
       optimizer->zero_grad();
-      Tensor loss = module.forward<Tensor>(ids).square().mean();  // temporaries would live until after backward() in one statement
+      Tensor loss = module.forward<Tensor>(ids)
+                        .square()
+                        .mean();  // temporaries would live until after backward() in one statement
       loss.backward();
       optimizer->step();
     }};
   };
-  add("hash embedding", "without", [embedding] { return embedding(nn::AnyModule(nn::Embedding(50257, 768))); });
+  add("hash embedding", "without",
+      [embedding] { return embedding(nn::AnyModule(nn::Embedding(50257, 768))); });
   add("hash embedding", "5000 buckets", [embedding] {
-    return embedding(nn::AnyModule(tonnage::HashEmbedding(tonnage::HashEmbeddingOptions(50257, 768).buckets(5000))));
+    return embedding(nn::AnyModule(
+        tonnage::HashEmbedding(tonnage::HashEmbeddingOptions(50257, 768).buckets(5000))));
   });
 }
 
@@ -233,13 +268,16 @@ void add_resnet_models(std::vector<Case>& cases) {
                      tonnage::freeze(*job.model, [](const std::string& name, const Tensor&) {
                        return name.rfind("stage4", 0) != 0 && name.rfind("head", 0) != 0;
                      });
-                     return training(job, make<tonnage::FusedSGD>(to::SGDOptions(1e-2).momentum(0.9)));
+                     return training(job,
+                                     make<tonnage::FusedSGD>(to::SGDOptions(1e-2).momentum(0.9)));
                    }});
   cases.push_back({"resnet50", "pruning", "80 % masks", [] {
                      Job job = resnet50();
                      auto pruner = std::make_shared<tonnage::Pruner>();
                      pruner->magnitude(*job.model, 0.8);
-                     return training(job, make<tonnage::FusedSGD>(to::SGDOptions(1e-2).momentum(0.9)), [pruner] { pruner->apply(); });
+                     return training(job,
+                                     make<tonnage::FusedSGD>(to::SGDOptions(1e-2).momentum(0.9)),
+                                     [pruner] { pruner->apply(); });
                    }});
 }
 

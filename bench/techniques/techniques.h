@@ -1,4 +1,5 @@
-// What the technique benchmark runs: a case is a training (or inference) step, made afresh, measured, and dropped.
+// What the technique benchmark runs: a case is a training (or inference) step, made afresh,
+// measured, and dropped.
 #pragma once
 
 #include <functional>
@@ -8,8 +9,8 @@
 namespace bench {
 
 struct Step {
-  std::function<void()> run;                   // one step; what it holds lives as long as it
-  std::function<double()> loss = nullptr;      // of the last step, if it says something
+  std::function<void()> run;               // one step; what it holds lives as long as it
+  std::function<double()> loss = nullptr;  // of the last step, if it says something
 };
 
 struct Case {

@@ -1,4 +1,5 @@
-// Trains a small convolutional network and a small transformer encoder with libtorch, on made-up data.
+// Trains a small convolutional network and a small transformer encoder with libtorch, on made-up
+// data.
 //
 //   train_libtorch [--batch-size N] [--steps N]
 #include <torch/torch.h>
@@ -9,11 +10,19 @@
 
 struct Net : torch::nn::Module {
   torch::nn::Sequential features{
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1)), torch::nn::BatchNorm2d(64), torch::nn::ReLU(),
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 128, 3).stride(2).padding(1)), torch::nn::BatchNorm2d(128), torch::nn::ReLU(),
-      torch::nn::Conv2d(torch::nn::Conv2dOptions(128, 256, 3).stride(2).padding(1)), torch::nn::BatchNorm2d(256), torch::nn::ReLU()};
-  torch::nn::TransformerEncoder encoder{
-      torch::nn::TransformerEncoder(torch::nn::TransformerEncoderLayer(torch::nn::TransformerEncoderLayerOptions(256, 8).dim_feedforward(1024)), 2)};
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 64, 3).padding(1)),
+      torch::nn::BatchNorm2d(64),
+      torch::nn::ReLU(),
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(64, 128, 3).stride(2).padding(1)),
+      torch::nn::BatchNorm2d(128),
+      torch::nn::ReLU(),
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(128, 256, 3).stride(2).padding(1)),
+      torch::nn::BatchNorm2d(256),
+      torch::nn::ReLU()};
+  torch::nn::TransformerEncoder encoder{torch::nn::TransformerEncoder(
+      torch::nn::TransformerEncoderLayer(
+          torch::nn::TransformerEncoderLayerOptions(256, 8).dim_feedforward(1024)),
+      2)};
   torch::nn::Linear head{256, 10};
 
   Net() {
@@ -23,7 +32,7 @@ struct Net : torch::nn::Module {
   }
 
   torch::Tensor forward(torch::Tensor x) {
-    x = features->forward(x);                            // (batch, 256, 16, 16)
+    x = features->forward(x);                               // (batch, 256, 16, 16)
     x = encoder->forward(x.flatten(2).permute({2, 0, 1}));  // (256, batch, 256)
     return head->forward(x.mean(0));
   }
@@ -32,9 +41,14 @@ struct Net : torch::nn::Module {
 int main(int argc, char** argv) {
   int batch_size = 32, steps = 4;
   for (int i = 1; i + 1 < argc; i += 2) {
-    if (!std::strcmp(argv[i], "--batch-size")) batch_size = std::atoi(argv[i + 1]);
-    else if (!std::strcmp(argv[i], "--steps")) steps = std::atoi(argv[i + 1]);
-    else { std::cerr << "usage: train_libtorch [--batch-size N] [--steps N]\n"; return 2; }
+    if (!std::strcmp(argv[i], "--batch-size"))
+      batch_size = std::atoi(argv[i + 1]);
+    else if (!std::strcmp(argv[i], "--steps"))
+      steps = std::atoi(argv[i + 1]);
+    else {
+      std::cerr << "usage: train_libtorch [--batch-size N] [--steps N]\n";
+      return 2;
+    }
   }
   if (!torch::cuda::is_available()) {
     std::cerr << "no CUDA device\n";

@@ -1,7 +1,9 @@
-// The one kind of fact that a record holds, shared by those who write it (virtual driver, recorder) and those who read it.
+// The one kind of fact that a record holds, shared by those who write it (virtual driver, recorder)
+// and those who read it.
 //
-// Plain types only, so that the driver, which lives in strangers' processes, can use it. On disk events are packed
-// (src/record/format.h); in memory every reader (record, PyTorch snapshot) makes these.
+// Plain types only, so that the driver, which lives in strangers' processes, can use it. On disk
+// events are packed (src/record/format.h); in memory every reader (record, PyTorch snapshot) makes
+// these.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +14,22 @@ namespace tonnage::abi {
 enum class EventKind : uint8_t {
   kNone = 0,
   // The driver's view of one device. `value` is a DeviceMemoryKind for the first two.
-  kDeviceAlloc = 1,   // address, size_bytes as accounted (granules included)
-  kDeviceFree = 2,    // address, size_bytes
-  kContext = 3,       // size_bytes: modelled bytes of a context made on `device`
-  kModuleLoad = 4,    // size_bytes: modelled bytes of machine code that became resident; name = module or kernel
-  kHostAlloc = 5,     // pinned or managed host memory; address, size_bytes; value: DeviceMemoryKind
+  kDeviceAlloc = 1,  // address, size_bytes as accounted (granules included)
+  kDeviceFree = 2,   // address, size_bytes
+  kContext = 3,      // size_bytes: modelled bytes of a context made on `device`
+  kModuleLoad =
+      4,  // size_bytes: modelled bytes of machine code that became resident; name = module or kernel
+  kHostAlloc = 5,  // pinned or managed host memory; address, size_bytes; value: DeviceMemoryKind
   kHostFree = 6,
-  kDeviceOom = 7,     // the driver refused size_bytes; value = bytes free then
-  kUnknownRead = 8,   // host read of size_bytes whose content is unknown (zeros were given); name = operator
-  kAssumedSize = 9,   // a data-dependent size was assumed; value = elements taken, size_bytes = upper bound; name = operator
-  kStubCall = 10,     // a driver function without an implementation was called; name = function (once per function)
-  // PyTorch's caching allocator. size_bytes is what was requested (unrounded), as in PyTorch's own history.
+  kDeviceOom = 7,  // the driver refused size_bytes; value = bytes free then
+  kUnknownRead =
+      8,  // host read of size_bytes whose content is unknown (zeros were given); name = operator
+  kAssumedSize = 9,  // a data-dependent size was assumed; value = elements taken, size_bytes =
+                     // upper bound; name = operator
+  kStubCall = 10,  // a driver function without an implementation was called; name = function (once
+                   // per function)
+  // PyTorch's caching allocator. size_bytes is what was requested (unrounded), as in PyTorch's own
+  // history.
   kAlloc = 20,
   kFreeRequested = 21,
   kFreeCompleted = 22,
@@ -30,38 +37,49 @@ enum class EventKind : uint8_t {
   kSegmentFree = 24,
   kSegmentMap = 25,
   kSegmentUnmap = 26,
-  kOom = 27,          // size_bytes: request (rounded); value = bytes free on the device
-  kSnapshot = 28,     // size_bytes: allocated bytes when taken
-  kFreed = 29,        // in the file only: kFreeRequested, and kFreeCompleted at once; readers give both
+  kOom = 27,       // size_bytes: request (rounded); value = bytes free on the device
+  kSnapshot = 28,  // size_bytes: allocated bytes when taken
+  kFreed = 29,  // in the file only: kFreeRequested, and kFreeCompleted at once; readers give both
   // Structure of the program.
-  kStep = 40,         // a training step ended; value = its number from 1
-  kPhase = 41,        // value = Phase entered on this thread; name = detail (optimizer class, module)
-  kLabel = 42,        // the live block that contains `address` has category value (Category); name = tensor's name
-  kCounter = 43,      // value = what PyTorch itself counted; name e.g. "allocated_bytes.all.peak"; device
-  kMessage = 44,      // name = text for the user: something is missing or could not be followed; value: 0 note, 1 warning
-  kAnnotation = 45,   // user or profiler annotation; name; value: 0 start, 1 end
-  kProcessStart = 46, // name = command; value = pid
-  kProcessEnd = 47,   // value = pid; size_bytes = 0
-  kKernelCount = 48,  // value = kernel launches so far on `device` (written at steps and at the end)
-  kFact = 49,         // name = "key=value": what holds for the process; the reader knows torch_version and alloc_conf
+  kStep = 40,   // a training step ended; value = its number from 1
+  kPhase = 41,  // value = Phase entered on this thread; name = detail (optimizer class, module)
+  kLabel = 42,  // the live block that contains `address` has category value (Category); name =
+                // tensor's name
+  kCounter =
+      43,  // value = what PyTorch itself counted; name e.g. "allocated_bytes.all.peak"; device
+  kMessage = 44,  // name = text for the user: something is missing or could not be followed; value:
+                  // 0 note, 1 warning
+  kAnnotation = 45,    // user or profiler annotation; name; value: 0 start, 1 end
+  kProcessStart = 46,  // name = command; value = pid
+  kProcessEnd = 47,    // value = pid; size_bytes = 0
+  kKernelCount =
+      48,      // value = kernel launches so far on `device` (written at steps and at the end)
+  kFact = 49,  // name = "key=value": what holds for the process; the reader knows torch_version and
+               // alloc_conf
 };
 
 enum class DeviceMemoryKind : uint8_t {
-  kPlain = 0,      // cuMemAlloc and friends
-  kVirtual = 1,    // cuMemCreate (expandable segments)
-  kPool = 2,       // stream-ordered pools (cuMemAllocAsync)
+  kPlain = 0,    // cuMemAlloc and friends
+  kVirtual = 1,  // cuMemCreate (expandable segments)
+  kPool = 2,     // stream-ordered pools (cuMemAllocAsync)
   kManaged = 3,
   kHostPinned = 4,
   kHostRegistered = 5,
-  kGraph = 6,      // owned by an instantiated graph
-  kModuleData = 7, // __device__ variables of modules
-  kIpc = 8,        // opened from another process: no memory of its own
+  kGraph = 6,       // owned by an instantiated graph
+  kModuleData = 7,  // __device__ variables of modules
+  kIpc = 8,         // opened from another process: no memory of its own
   kPitched = 9,
   kArray = 10,
 };
 
 enum class Phase : uint8_t {
-  kOther = 0, kInit = 1, kForward = 2, kBackward = 3, kOptimizer = 4, kData = 5, kEval = 6,
+  kOther = 0,
+  kInit = 1,
+  kForward = 2,
+  kBackward = 3,
+  kOptimizer = 4,
+  kData = 5,
+  kEval = 6,
 };
 
 // What a byte is for. The report's rows, in this order.
@@ -72,13 +90,13 @@ enum class Category : uint8_t {
   kOptimizerState = 3,
   kActivation = 4,
   kInput = 5,
-  kWorkspace = 6,   // cuBLAS, cuDNN and other library scratch
-  kTemporary = 7,   // made and freed inside one operator or phase
-  kBuffer = 8,      // module buffers
-  kRounding = 9,    // allocated minus requested
-  kCached = 10,     // reserved minus allocated
-  kContext = 11,    // CUDA context and machine code; modelled
-  kOther = 12,      // device allocations that are not PyTorch's
+  kWorkspace = 6,  // cuBLAS, cuDNN and other library scratch
+  kTemporary = 7,  // made and freed inside one operator or phase
+  kBuffer = 8,     // module buffers
+  kRounding = 9,   // allocated minus requested
+  kCached = 10,    // reserved minus allocated
+  kContext = 11,   // CUDA context and machine code; modelled
+  kOther = 12,     // device allocations that are not PyTorch's
 };
 
 inline constexpr uint32_t kNoId = 0;  // string 0 is "", stack 0 is empty
@@ -86,20 +104,20 @@ inline constexpr uint32_t kNoId = 0;  // string 0 is "", stack 0 is empty
 struct MemoryEvent {
   EventKind kind = EventKind::kNone;
   uint8_t device = 0;
-  Phase phase = Phase::kOther;   // of the thread, when it happened
-  uint8_t flags = 0;             // kEvent… bits, below
-  uint32_t process = 0;          // index into Record::processes
-  uint32_t thread = 0;           // small number, per process, 0 = main
-  uint32_t step = 0;             // steps completed before it
-  uint64_t time_ns = 0;          // since the session's start
+  Phase phase = Phase::kOther;  // of the thread, when it happened
+  uint8_t flags = 0;            // kEvent… bits, below
+  uint32_t process = 0;         // index into Record::processes
+  uint32_t thread = 0;          // small number, per process, 0 = main
+  uint32_t step = 0;            // steps completed before it
+  uint64_t time_ns = 0;         // since the session's start
   uint64_t address = 0;
   uint64_t size_bytes = 0;
-  uint64_t value = 0;            // meaning: see the kind
+  uint64_t value = 0;  // meaning: see the kind
   uint64_t stream = 0;
-  uint32_t stack = kNoId;        // innermost frame first
-  uint32_t op = kNoId;           // string: innermost PyTorch operator, e.g. "aten::convolution"
-  uint32_t module = kNoId;       // string: module path, e.g. "layer1.0.conv1"
-  uint32_t name = kNoId;         // string: meaning by kind
+  uint32_t stack = kNoId;   // innermost frame first
+  uint32_t op = kNoId;      // string: innermost PyTorch operator, e.g. "aten::convolution"
+  uint32_t module = kNoId;  // string: module path, e.g. "layer1.0.conv1"
+  uint32_t name = kNoId;    // string: meaning by kind
 };
 
 inline constexpr uint8_t kEventModelled = 1;

@@ -1,8 +1,10 @@
-// Which recorder belongs to which PyTorch build. Used by the virtual driver (to load one), the tonnage binary (to build one)
-// and the Makefile's prebuilding; standard library only, no PyTorch headers.
+// Which recorder belongs to which PyTorch build. Used by the virtual driver (to load one), the
+// tonnage binary (to build one) and the Makefile's prebuilding; standard library only, no PyTorch
+// headers.
 //
-// A PyTorch build is named by its root folder: the one with lib/libc10_cuda.so and include/ (site-packages/torch, or an unpacked
-// libtorch). The recorder is compiled against one build: its C++ interface is not stable between releases.
+// A PyTorch build is named by its root folder: the one with lib/libc10_cuda.so and include/
+// (site-packages/torch, or an unpacked libtorch). The recorder is compiled against one build: its
+// C++ interface is not stable between releases.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,7 +16,8 @@
 
 namespace tonnage::abi {
 
-// Part of the file name: raise it when the recorder or the bridge changes, so that recorders built before are not loaded.
+// Part of the file name: raise it when the recorder or the bridge changes, so that recorders built
+// before are not loaded.
 inline constexpr int kRecorderInterface = 6;
 
 // "<root>/lib/libc10_cuda.so" -> "<root>"; "" if the path has another form.
@@ -31,7 +34,8 @@ inline std::string assigned(const std::string& text, const std::string& name) {
   size_t at = text.find("\n" + name);
   if (at == std::string::npos) return "";
   size_t end_of_line = text.find('\n', at + 1);
-  std::string line = text.substr(at + 1, end_of_line == std::string::npos ? end_of_line : end_of_line - at - 1);
+  std::string line =
+      text.substr(at + 1, end_of_line == std::string::npos ? end_of_line : end_of_line - at - 1);
   size_t quote = line.find_first_of("'\"");
   if (quote == std::string::npos) return "";
   size_t end = line.find(line[quote], quote + 1);
@@ -70,15 +74,16 @@ inline TorchBuild read_torch_build(const std::string& torch_root) {
   return out;
 }
 
-// e.g. "2.11.0+cu130-70d99e998b-1a2b3c-i1"; "" if the folder is no PyTorch build. The size of libc10.so tells apart builds of one
-// commit with different C++ ABIs.
+// e.g. "2.11.0+cu130-70d99e998b-1a2b3c-i1"; "" if the folder is no PyTorch build. The size of
+// libc10.so tells apart builds of one commit with different C++ ABIs.
 inline std::string recorder_key(const std::string& torch_root) {
   TorchBuild build = read_torch_build(torch_root);
   if (build.version.empty()) return "";
   struct stat info {};
   if (stat((torch_root + "/lib/libc10.so").c_str(), &info) != 0) return "";
   char tail[64];
-  std::snprintf(tail, sizeof tail, "-%llx-i%d", static_cast<unsigned long long>(info.st_size), kRecorderInterface);
+  std::snprintf(tail, sizeof tail, "-%llx-i%d", static_cast<unsigned long long>(info.st_size),
+                kRecorderInterface);
   std::string key = build.version + "-" + build.commit.substr(0, 10) + tail;
   for (char& c : key)
     if (c == '/' || c == ' ') c = '_';
@@ -91,14 +96,18 @@ inline std::string recorder_file_name(const std::string& torch_root) {
   return key.empty() ? "" : "libtonnage_torch-" + key + ".so";
 }
 
-// Where `tonnage recorder --build` puts recorders: $XDG_CACHE_HOME/tonnage/recorder or ~/.cache/tonnage/recorder; "" without a home.
+// Where `tonnage recorder --build` puts recorders: $XDG_CACHE_HOME/tonnage/recorder or
+// ~/.cache/tonnage/recorder; "" without a home.
 inline std::string recorder_cache_dir() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && cache[0] == '/') return std::string(cache) + "/tonnage/recorder";
-  if (const char* home = std::getenv("HOME"); home && home[0]) return std::string(home) + "/.cache/tonnage/recorder";
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && cache[0] == '/')
+    return std::string(cache) + "/tonnage/recorder";
+  if (const char* home = std::getenv("HOME"); home && home[0])
+    return std::string(home) + "/.cache/tonnage/recorder";
   return "";
 }
 
-// Name of the one function that a recorder exports for the driver: int (const tonnage::abi::Bridge*); 0: it runs.
+// Name of the one function that a recorder exports for the driver: int (const
+// tonnage::abi::Bridge*); 0: it runs.
 inline constexpr const char* kRecorderStartFunction = "tonnage_torch_start";
 
 }  // namespace tonnage::abi

@@ -1,8 +1,9 @@
 // The session: one memory-mapped file that `tonnage run` makes and every process under it shares.
 //
-// It says what the virtual devices are (CardDesc, filled by src/cards from the card catalogue) and keeps the one account of
-// their memory, so that several processes share a card as they do on a real machine. Plain types only: the CLI writes it, the
-// virtual driver and the virtual NVML map it. The file's path is in the environment variable TONNAGE_SESSION.
+// It says what the virtual devices are (CardDesc, filled by src/cards from the card catalogue) and
+// keeps the one account of their memory, so that several processes share a card as they do on a
+// real machine. Plain types only: the CLI writes it, the virtual driver and the virtual NVML map
+// it. The file's path is in the environment variable TONNAGE_SESSION.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,8 @@ inline constexpr int kMaxProcesses = 1024;
 inline constexpr int kAttributeCount = 192;  // CUdevice_attribute numbers, with room to grow
 inline constexpr int kMaxClusterSize = 32;
 
-// Everything that the virtual driver answers about one device. Sizes in bytes, rates in units per second, clocks in kHz.
+// Everything that the virtual driver answers about one device. Sizes in bytes, rates in units per
+// second, clocks in kHz.
 struct CardDesc {
   char name[96];           // as cuDeviceGetName answers, e.g. "NVIDIA H200"
   char catalogue_key[64];  // the card's key in data/cards, e.g. "h200"
@@ -26,36 +28,40 @@ struct CardDesc {
   int32_t pci_domain, pci_bus, pci_device;
   uint64_t total_bytes;       // cuDeviceTotalMem, cuMemGetInfo
   uint64_t nvml_total_bytes;  // NVML's figure includes what the driver reserves for itself
-  uint64_t context_bytes;     // modelled: what one process's context takes before its first allocation
+  uint64_t context_bytes;  // modelled: what one process's context takes before its first allocation
   int32_t attributes[kAttributeCount];  // by CUdevice_attribute
   // What occupancy needs beyond the attributes (NVIDIA's published per-architecture tables).
   int32_t register_allocation_unit;  // registers, per warp
   int32_t warp_allocation_granularity;
-  int32_t shared_allocation_unit;    // bytes
-  // Active clusters of an otherwise empty kernel that takes all shared memory of an SM, by cluster size; [0] unused.
-  // It follows from how many SMs each GPC of this card really has.
+  int32_t shared_allocation_unit;  // bytes
+  // Active clusters of an otherwise empty kernel that takes all shared memory of an SM, by cluster
+  // size; [0] unused. It follows from how many SMs each GPC of this card really has.
   int32_t max_clusters[kMaxClusterSize + 1];
   double memory_bytes_per_s;
   double host_link_bytes_per_s;
-  double peak_flops_fp32, peak_flops_tf32, peak_flops_fp16, peak_flops_bf16, peak_flops_fp8, peak_flops_int8;
+  double peak_flops_fp32, peak_flops_tf32, peak_flops_fp16, peak_flops_bf16, peak_flops_fp8,
+      peak_flops_int8;
   int32_t power_limit_watts;
-  int32_t is_mig;  // 1: a MIG slice
-  char driver_version[32];  // NVML's, e.g. "580.159.04"
-  int32_t cuda_driver_version;  // e.g. 13000
+  int32_t is_mig;                       // 1: a MIG slice
+  char driver_version[32];              // NVML's, e.g. "580.159.04"
+  int32_t cuda_driver_version;          // e.g. 13000
   int32_t pcie_generation, pcie_lanes;  // 0: unknown
   int32_t nvlink_links;                 // 0: no NVLink
   double nvlink_bytes_per_s;            // one link, one direction
-  uint8_t sms_per_group[32];            // SMs of each GPC and left-over pair, 0 ends; what max_clusters follows from
+  uint8_t sms_per_group[32];  // SMs of each GPC and left-over pair, 0 ends; what max_clusters
+                              // follows from
   uint8_t reserved[12];
 };
 
-// Memory in use on one device, by all processes of the session. Kept with atomics: a process may be killed at any moment.
+// Memory in use on one device, by all processes of the session. Kept with atomics: a process may be
+// killed at any moment.
 struct DeviceAccount {
   std::atomic<uint64_t> used_bytes;  // contexts, code and allocations of every live process
   std::atomic<uint64_t> peak_bytes;
 };
 
-// One process's share; `tonnage run` and the next process to allocate take back what a dead process held.
+// One process's share; `tonnage run` and the next process to allocate take back what a dead process
+// held.
 struct ProcessAccount {
   std::atomic<int32_t> pid;  // 0: free slot
   std::atomic<uint64_t> used_bytes[kMaxDevices];
@@ -68,18 +74,20 @@ struct Session {
   int32_t device_count;
   uint64_t start_ns;       // CLOCK_MONOTONIC at the start of the session
   char record_path[512];   // where processes append their record; empty: no record
-  char recorder_dir[512];      // where compiled recorders for PyTorch builds are; empty: no recorder
+  char recorder_dir[512];  // where compiled recorders for PyTorch builds are; empty: no recorder
   char tonnage_path[512];  // the tonnage binary, to build a recorder for an unknown PyTorch
-  double assume_selected;  // share that data-dependent selections of unknown data take; < 0: their upper bound
-  uint64_t known_integer_bytes;  // integer and boolean tensors up to this size are computed (default 64 MiB)
-  uint64_t known_float_elements; // other tensors up to this many elements are computed
-  uint32_t flags;          // kFlag*
+  double assume_selected;  // share that data-dependent selections of unknown data take; < 0: their
+                           // upper bound
+  uint64_t known_integer_bytes;   // integer and boolean tensors up to this size are computed
+                                  // (default 64 MiB)
+  uint64_t known_float_elements;  // other tensors up to this many elements are computed
+  uint32_t flags;                 // kFlag*
   CardDesc devices[kMaxDevices];
   DeviceAccount accounts[kMaxDevices];
   ProcessAccount processes[kMaxProcesses];
 };
 
-inline constexpr uint32_t kFlagPassThrough = 1;   // forward to the real driver, log and account
+inline constexpr uint32_t kFlagPassThrough = 1;  // forward to the real driver, log and account
 inline constexpr uint32_t kFlagNoKnownValues = 2;
 inline constexpr uint32_t kFlagNoStacks = 4;
 

@@ -11,8 +11,8 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 bool has_allocator(const Timeline& timeline, uint32_t process, int device) {
   auto found = timeline.processes().find({process, device});
@@ -51,11 +51,13 @@ std::vector<StepRow> step_rows(const Timeline& timeline, const DeviceTimeline& s
   // Launch counts are written just before a step's end; a step's own number is the difference.
   std::vector<std::pair<uint32_t, uint64_t>> launches;
   for (uint32_t i = 0; i < events.size(); ++i) {
-    if (events[i].kind == EventKind::kKernelCount && events[i].process == *process && events[i].device == samples.device)
+    if (events[i].kind == EventKind::kKernelCount && events[i].process == *process &&
+        events[i].device == samples.device)
       launches.emplace_back(i, events[i].value);
   }
   auto launches_before = [&](uint32_t event) -> std::optional<uint64_t> {
-    auto it = std::lower_bound(launches.begin(), launches.end(), std::make_pair(event, uint64_t{0}));
+    auto it =
+        std::lower_bound(launches.begin(), launches.end(), std::make_pair(event, uint64_t{0}));
     if (it == launches.begin()) return std::nullopt;
     return std::prev(it)->second;
   };
@@ -71,7 +73,9 @@ std::vector<StepRow> step_rows(const Timeline& timeline, const DeviceTimeline& s
     if (samples.has_device) row.peak_device = peak.device;
     row.allocated_after = peak.allocated_after;
     if (step.first_event < events.size() && step.end_event > step.first_event)
-      row.duration_ns = events[step.end_event - 1].time_ns - std::min(events[step.first_event].time_ns, events[step.end_event - 1].time_ns);
+      row.duration_ns =
+          events[step.end_event - 1].time_ns -
+          std::min(events[step.first_event].time_ns, events[step.end_event - 1].time_ns);
     if (auto now = launches_before(step.end_event); now && *now >= counted) {
       row.launches = *now - counted;
       counted = *now;
@@ -81,7 +85,8 @@ std::vector<StepRow> step_rows(const Timeline& timeline, const DeviceTimeline& s
   return rows;
 }
 
-// The driver's refusals of a PyTorch process belong to what PyTorch did next: give up (kOom) or go on after freeing its cache.
+// The driver's refusals of a PyTorch process belong to what PyTorch did next: give up (kOom) or go
+// on after freeing its cache.
 void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
   const auto& events = timeline.record().events;
   bool open_refusal = false;
@@ -122,7 +127,8 @@ void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
         }
         [[fallthrough]];
       case EventKind::kDeviceAlloc:
-        for (auto oom = out.out_of_memory.rbegin(); oom != out.out_of_memory.rend() && !oom->went_on; ++oom) {
+        for (auto oom = out.out_of_memory.rbegin();
+             oom != out.out_of_memory.rend() && !oom->went_on; ++oom) {
           if (events[oom->moment.event].process == event.process) oom->went_on = true;
         }
         break;
@@ -131,7 +137,8 @@ void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
   }
 }
 
-// A program that catches the error and finishes further steps (or, without steps, further work) did fit in the end.
+// A program that catches the error and finishes further steps (or, without steps, further work) did
+// fit in the end.
 bool ended_out_of_memory(const Timeline& timeline, const DeviceReport& report) {
   if (report.out_of_memory.empty()) return false;
   const uint64_t last = report.out_of_memory.back().moment.event;
@@ -146,7 +153,8 @@ std::vector<CounterCheck> counter_checks(const Timeline& timeline, int device) {
   std::map<std::pair<uint32_t, uint32_t>, CounterCheck> checks;  // process, name
   for (const CounterSample& sample : timeline.counters()) {
     if (sample.device != device) continue;
-    CounterCheck check{timeline.record().string(sample.name), static_cast<int>(sample.process), sample.theirs, std::nullopt};
+    CounterCheck check{timeline.record().string(sample.name), static_cast<int>(sample.process),
+                       sample.theirs, std::nullopt};
     if (sample.ours != UINT64_MAX) check.ours = sample.ours;
     auto [it, made] = checks.try_emplace({sample.process, sample.name}, check);
     if (!made && it->second.equal()) it->second = check;
@@ -180,7 +188,8 @@ Moment moment_of(const Timeline& timeline, uint64_t index) {
   return moment;
 }
 
-std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64_t event, size_t count) {
+std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64_t event,
+                                    size_t count) {
   const auto& record = timeline.record();
   // Alike: same size, purpose, operator and line.
   using Key = std::tuple<uint64_t, Category, uint32_t, uint32_t, int>;
@@ -190,13 +199,17 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
     const DeviceAllocation* device_first = nullptr;
   };
   std::map<Key, Group> groups;
-  std::map<std::tuple<std::string, uint32_t, std::string>, uint32_t> lines;  // equal lines of different stacks are one
+  std::map<std::tuple<std::string, uint32_t, std::string>, uint32_t>
+      lines;  // equal lines of different stacks are one
   std::unordered_map<uint32_t, uint32_t> line_of_stack;
   auto line_id = [&](uint32_t stack) {
     auto [it, made] = line_of_stack.try_emplace(stack, 0);
     if (made) {
       const Place line = timeline.stacks().line(stack);
-      it->second = lines.try_emplace({line.file, line.line, line.function}, static_cast<uint32_t>(lines.size())).first->second;
+      it->second = lines
+                       .try_emplace({line.file, line.line, line.function},
+                                    static_cast<uint32_t>(lines.size()))
+                       .first->second;
     }
     return it->second;
   };
@@ -211,10 +224,13 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
   });
   for (const DeviceAllocation& a : timeline.device_allocations()) {
     if (a.device != device || a.is_segment || !a.live_at(event)) continue;
-    // Expandable segments are made of virtual memory, whose pieces PyTorch's events do not name one by one.
-    if (a.kind == abi::DeviceMemoryKind::kVirtual && has_allocator(timeline, a.process, device)) continue;
+    // Expandable segments are made of virtual memory, whose pieces PyTorch's events do not name one
+    // by one.
+    if (a.kind == abi::DeviceMemoryKind::kVirtual && has_allocator(timeline, a.process, device))
+      continue;
     const MemoryEvent& made = event_of(a.alloc_event);
-    Group& group = groups[{a.size_bytes, Category::kOther, made.op, line_id(made.stack), static_cast<int>(a.kind)}];
+    Group& group = groups[{a.size_bytes, Category::kOther, made.op, line_id(made.stack),
+                           static_cast<int>(a.kind)}];
     if (group.count++ == 0) group.device_first = &a;
   }
   std::vector<std::pair<Key, Group>> sorted(groups.begin(), groups.end());
@@ -236,7 +252,8 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
       live.name = record.string(a.name);
       const MemoryEvent none;
       const MemoryEvent& made = a.before_history ? none : event_of(a.alloc_event);
-      live.site = a.before_history ? timeline.stacks().site(a.stack, abi::kNoId, abi::kNoId) : timeline.stacks().site(made);
+      live.site = a.before_history ? timeline.stacks().site(a.stack, abi::kNoId, abi::kNoId)
+                                   : timeline.stacks().site(made);
       born = a.alloc_event;
       process = a.process;
     } else {
@@ -253,7 +270,8 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
   return out;
 }
 
-DeviceReport make_device_report(const Timeline& timeline, const record::Device& device, const ReportOptions& options) {
+DeviceReport make_device_report(const Timeline& timeline, const record::Device& device,
+                                const ReportOptions& options) {
   DeviceReport out;
   out.index = device.index;
   out.name = device.name;
@@ -277,7 +295,8 @@ DeviceReport make_device_report(const Timeline& timeline, const record::Device& 
     out.device = peak_at(timeline, device.index, *top, top->device_bytes);
     out.context_bytes = timeline.context_bytes(device.index, top->event);
     for (const DeviceAllocation& a : timeline.device_allocations()) {
-      if (a.device == device.index && a.live_at(top->event)) out.device_bytes_by_kind[memory_kind_name(a.kind)] += a.size_bytes;
+      if (a.device == device.index && a.live_at(top->event))
+        out.device_bytes_by_kind[memory_kind_name(a.kind)] += a.size_bytes;
     }
   }
   if (samples.has_allocator) {

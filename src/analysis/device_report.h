@@ -5,12 +5,15 @@
 
 namespace tonnage::analysis {
 
-DeviceReport make_device_report(const Timeline& timeline, const record::Device& device, const ReportOptions& options);
+DeviceReport make_device_report(const Timeline& timeline, const record::Device& device,
+                                const ReportOptions& options);
 
 // What the program was doing at the event.
 Moment moment_of(const Timeline& timeline, uint64_t event);
 
-// The largest live groups on the device after the event: PyTorch's tensors and device allocations that are not its segments.
-std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64_t event, size_t count);
+// The largest live groups on the device after the event: PyTorch's tensors and device allocations
+// that are not its segments.
+std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64_t event,
+                                    size_t count);
 
 }  // namespace tonnage::analysis

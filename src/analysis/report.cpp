@@ -6,21 +6,22 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "analysis/timeline/categories.h"
 #include "analysis/device_report.h"
+#include "analysis/timeline/categories.h"
 
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 // The devices to report: those of the record that were used, else all of them.
 std::vector<record::Device> devices_of(const record::Record& record, const Timeline& timeline) {
   std::map<int, record::Device> used;
   for (const auto& [index, samples] : timeline.devices()) used[index].index = index;
   for (const record::Device& device : record.devices) {
-    if (used.empty() || timeline.devices().empty() || used.count(device.index) != 0) used[device.index] = device;
+    if (used.empty() || timeline.devices().empty() || used.count(device.index) != 0)
+      used[device.index] = device;
   }
   std::vector<record::Device> out;
   for (auto& [index, device] : used) out.push_back(device);
@@ -49,7 +50,8 @@ std::vector<ProcessReport> process_reports(const Timeline& timeline) {
     most = std::max(most, event.value);
   }
   for (const auto& [key, count] : launches) {
-    if (key.first < out.size()) out[key.first].launches = out[key.first].launches.value_or(0) + count;
+    if (key.first < out.size())
+      out[key.first].launches = out[key.first].launches.value_or(0) + count;
   }
   return out;
 }
@@ -75,7 +77,8 @@ std::vector<LineCount> count_by_line(const Timeline& timeline, EventKind kind) {
   }
   std::vector<LineCount> out;
   for (auto& [key, count] : lines) out.push_back(std::move(count));
-  std::stable_sort(out.begin(), out.end(), [](const LineCount& a, const LineCount& b) { return a.count > b.count; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const LineCount& a, const LineCount& b) { return a.count > b.count; });
   return out;
 }
 

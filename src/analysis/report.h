@@ -1,4 +1,5 @@
-// Report: everything that Tonnage says about one record, as plain values. The text, JSON and HTML renderers read only this.
+// Report: everything that Tonnage says about one record, as plain values. The text, JSON and HTML
+// renderers read only this.
 //
 // All sizes are bytes. A figure that is not known is std::nullopt (null in JSON), never 0.
 #pragma once
@@ -26,10 +27,12 @@ struct Place {
 
 // Where in the program something happened.
 struct Site {
-  Place line;         // innermost frame that is neither PyTorch's nor Python's own; if there is none, the innermost one of them
-  Place user_line;    // innermost frame outside site-packages; equals `line` unless that lies in an installed package
-  std::string op;     // innermost PyTorch operator; may be empty
-  std::string module; // e.g. "layer1.0.conv1"; may be empty
+  Place line;  // innermost frame that is neither PyTorch's nor Python's own; if there is none, the
+               // innermost one of them
+  Place user_line;  // innermost frame outside site-packages; equals `line` unless that lies in an
+                    // installed package
+  std::string op;   // innermost PyTorch operator; may be empty
+  std::string module;  // e.g. "layer1.0.conv1"; may be empty
 };
 
 struct Moment {
@@ -37,25 +40,27 @@ struct Moment {
   uint64_t time_ns = 0;  // since the session's start
   uint32_t step = 0;     // the step that was running, from 1; 0: the program has no steps
   Phase phase = Phase::kOther;
-  int process = 0;       // index into Report::processes
+  int process = 0;  // index into Report::processes
   Site site;
 };
 
 struct BreakdownRow {
   Category category = Category::kUnknown;
   uint64_t bytes = 0;
-  uint64_t inferred_bytes = 0;  // the part whose category was inferred from its life, not told by the program
-  double confidence = 1;        // mean over the row's bytes; 1: certain
-  bool modelled = false;        // context and machine code
+  uint64_t inferred_bytes =
+      0;  // the part whose category was inferred from its life, not told by the program
+  double confidence = 1;  // mean over the row's bytes; 1: certain
+  bool modelled = false;  // context and machine code
 };
 
 // Bytes at one moment on one device. The rows add up to total_bytes exactly.
 struct Breakdown {
-  uint64_t total_bytes = 0;      // device total if known, else reserved
-  bool total_is_device = false;  // false: the record does not say what else was on the device (a PyTorch snapshot)
+  uint64_t total_bytes = 0;  // device total if known, else reserved
+  bool total_is_device =
+      false;  // false: the record does not say what else was on the device (a PyTorch snapshot)
   uint64_t allocated_bytes = 0, reserved_bytes = 0;
-  uint64_t requested_bytes = 0;  // of the live allocations
-  uint64_t pending_bytes = 0;    // part of kCached: freed, but another stream may still use it
+  uint64_t requested_bytes = 0;    // of the live allocations
+  uint64_t pending_bytes = 0;      // part of kCached: freed, but another stream may still use it
   std::vector<BreakdownRow> rows;  // in the report's order, rows of 0 bytes left out
 };
 
@@ -66,10 +71,10 @@ struct LiveGroup {
   uint64_t block_bytes = 0;  // what the allocator set aside, each
   Category category = Category::kUnknown;
   bool inferred = false;
-  std::string name;          // of the first one, if the program named it
-  std::string kind;          // device allocations that are not PyTorch's: "plain", "virtual", …
+  std::string name;  // of the first one, if the program named it
+  std::string kind;  // device allocations that are not PyTorch's: "plain", "virtual", …
   Site site;
-  uint32_t step = 0;         // in which the first one was made, from 1; 0: no steps
+  uint32_t step = 0;  // in which the first one was made, from 1; 0: no steps
 };
 
 struct Peak {
@@ -79,8 +84,8 @@ struct Peak {
 };
 
 struct StepRow {
-  uint32_t number = 0;  // from 1
-  bool complete = true; // false: the rest of the program after the last whole step
+  uint32_t number = 0;   // from 1
+  bool complete = true;  // false: the rest of the program after the last whole step
   uint64_t peak_allocated = 0, peak_reserved = 0;
   std::optional<uint64_t> peak_device;
   uint64_t allocated_after = 0;  // at the step's end
@@ -108,7 +113,8 @@ struct CounterCheck {
 
 // Points of a chart: the largest value of each in an equal share of the events; peaks are exact.
 struct Series {
-  std::vector<uint64_t> event;  // at which the share's allocated (or, without PyTorch, device) peak is
+  std::vector<uint64_t>
+      event;  // at which the share's allocated (or, without PyTorch, device) peak is
   std::vector<uint64_t> time_ns;
   std::vector<uint64_t> allocated, reserved, device;
   std::vector<uint32_t> step_marks;  // indices of points in which a step ended
@@ -127,13 +133,14 @@ struct DeviceReport {
   std::optional<Peak> allocated, reserved;  // PyTorch's; null without allocator events
   std::optional<Peak> device;               // null for a PyTorch snapshot
   uint64_t context_bytes = 0;               // modelled part of the device's peak
-  std::vector<LiveGroup> largest;           // at the peak of allocated (or of the device), largest first
+  std::vector<LiveGroup> largest;  // at the peak of allocated (or of the device), largest first
   std::vector<StepRow> steps;
-  std::vector<OutOfMemory> out_of_memory;   // in time order
-  uint64_t retries = 0;                     // the driver refused, PyTorch freed its cache and went on
+  std::vector<OutOfMemory> out_of_memory;  // in time order
+  uint64_t retries = 0;  // the driver refused, PyTorch freed its cache and went on
   std::vector<CounterCheck> counters;
   Series series;
-  std::map<std::string, uint64_t> device_bytes_by_kind;  // at the device's peak: "plain", "virtual", "pool", …
+  std::map<std::string, uint64_t>
+      device_bytes_by_kind;  // at the device's peak: "plain", "virtual", "pool", …
   uint64_t allocations = 0;
 };
 
@@ -148,10 +155,10 @@ struct ProcessReport {
 // Reads of unknown content, or sizes that were assumed, by line.
 struct LineCount {
   Site site;
-  std::string name;      // operator
+  std::string name;  // operator
   uint64_t count = 0;
-  uint64_t bytes = 0;    // read; for assumed sizes the largest upper bound
-  uint64_t taken = 0;    // assumed sizes: elements taken in the last case
+  uint64_t bytes = 0;  // read; for assumed sizes the largest upper bound
+  uint64_t taken = 0;  // assumed sizes: elements taken in the last case
 };
 
 struct Message {
@@ -169,14 +176,16 @@ struct Report {
   uint64_t events = 0;
   std::vector<DeviceReport> devices;
   std::vector<ProcessReport> processes;
-  std::vector<std::string> stub_calls;    // driver functions without an implementation: they may hide memory
-  std::vector<LineCount> unknown_reads;   // most frequent first
+  std::vector<std::string>
+      stub_calls;  // driver functions without an implementation: they may hide memory
+  std::vector<LineCount> unknown_reads;  // most frequent first
   std::vector<LineCount> assumed_sizes;
   std::vector<Message> messages;
-  uint64_t inconsistencies = 0;           // allocator events that contradict the rules; 0 in a healthy record
+  uint64_t inconsistencies =
+      0;  // allocator events that contradict the rules; 0 in a healthy record
   std::optional<uint64_t> launches;
   uint64_t host_pinned_peak_bytes = 0;
-  Verdict verdict = Verdict::kUnknown;    // of the worst device
+  Verdict verdict = Verdict::kUnknown;  // of the worst device
 };
 
 struct ReportOptions {
@@ -186,12 +195,14 @@ struct ReportOptions {
 
 class Timeline;
 
-// Cost: about a second for a million events. Never fails: what the record lacks is null or a message in the report.
+// Cost: about a second for a million events. Never fails: what the record lacks is null or a
+// message in the report.
 Report make_report(const record::Record& record, const ReportOptions& options = {});
 // The same from a timeline that exists already, with its categories inferred (analysis/categories.h).
 Report make_report(const Timeline& timeline, const ReportOptions& options = {});
 
-// Names as JSON and text use them: "parameters", "optimizer_state"; "forward", "optimizer"; "plain", "virtual".
+// Names as JSON and text use them: "parameters", "optimizer_state"; "forward", "optimizer";
+// "plain", "virtual".
 const char* category_name(Category category);
 const char* phase_name(Phase phase);
 const char* memory_kind_name(abi::DeviceMemoryKind kind);

@@ -1,7 +1,8 @@
 // Result<T>: a value, or an Error that says what happened, where, and what to do about it.
 //
-// The four kinds of "it did not work" are kept apart (docs/tour.md, "Errors"): a broken contract is an assertion; a failed
-// operation is an Error in a Result; "the answer is no" (does not fit) is a value; something that was not seen is counted.
+// The four kinds of "it did not work" are kept apart (docs/tour.md, "Errors"): a broken contract is
+// an assertion; a failed operation is an Error in a Result; "the answer is no" (does not fit) is a
+// value; something that was not seen is counted.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,17 @@
 namespace tonnage {
 
 // Serialised in JSON reports by name: append only.
-enum class ErrorCode { kUsage, kNotFound, kIo, kCorrupt, kTooNew, kTooOld, kUnsupported, kLimit, kSystem };
+enum class ErrorCode {
+  kUsage,
+  kNotFound,
+  kIo,
+  kCorrupt,
+  kTooNew,
+  kTooOld,
+  kUnsupported,
+  kLimit,
+  kSystem
+};
 
 struct Error {
   ErrorCode code = ErrorCode::kSystem;

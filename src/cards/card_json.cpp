@@ -11,24 +11,29 @@ namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 46;
 constexpr std::array<const char*, 6> kPeakTypes = {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"};
-constexpr std::array<const char*, 5> kFamilies = {"geforce", "titan", "laptop", "workstation", "data-centre"};
-constexpr std::array<const char*, 8> kSourceKinds = {"data sheet", "whitepaper", "guide",     "measured",
-                                                     "reported",   "derived",    "estimated", "modelled"};
+constexpr std::array<const char*, 5> kFamilies = {"geforce", "titan", "laptop", "workstation",
+                                                  "data-centre"};
+constexpr std::array<const char*, 8> kSourceKinds = {"data sheet", "whitepaper", "guide",
+                                                     "measured",   "reported",   "derived",
+                                                     "estimated",  "modelled"};
 
 Result<Json> parse_text(std::string_view text, const std::string& where) {
   if (text.size() > kMaxCardFileBytes) {
-    return Error{ErrorCode::kLimit, "the file is larger than 1 MiB", where, "A card file has a few kilobytes."};
+    return Error{ErrorCode::kLimit, "the file is larger than 1 MiB", where,
+                 "A card file has a few kilobytes."};
   }
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& error) {
     std::string what = error.what();
     if (const size_t end = what.find("] "); end != std::string::npos) what = what.substr(end + 2);
-    return Error{ErrorCode::kCorrupt, "not JSON: " + what.substr(0, 200), where, "docs/cards.md shows a card file."};
+    return Error{ErrorCode::kCorrupt, "not JSON: " + what.substr(0, 200), where,
+                 "docs/cards.md shows a card file."};
   }
 }
 
-std::map<int, int32_t> read_attributes(const Json& object, const std::string& path, JsonProblem* problem) {
+std::map<int, int32_t> read_attributes(const Json& object, const std::string& path,
+                                       JsonProblem* problem) {
   std::map<int, int32_t> out;
   if (!object.is_object()) {
     problem->report(path, "expected an object of attribute names and integers");
@@ -52,15 +57,19 @@ std::map<int, int32_t> read_attributes(const Json& object, const std::string& pa
 bool parse_capability(const std::string& text, int* major, int* minor) {
   const size_t dot = text.find('.');
   const auto digits = [](const std::string& s) {
-    return !s.empty() && s.size() <= 2 && std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
+    return !s.empty() && s.size() <= 2 &&
+           std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
   };
-  if (dot == std::string::npos || !digits(text.substr(0, dot)) || !digits(text.substr(dot + 1))) return false;
+  if (dot == std::string::npos || !digits(text.substr(0, dot)) || !digits(text.substr(dot + 1)))
+    return false;
   *major = std::stoi(text.substr(0, dot));
   *minor = std::stoi(text.substr(dot + 1));
   return true;
 }
 
-std::string capability_text(const Architecture& a) { return std::to_string(a.cc_major) + "." + std::to_string(a.cc_minor); }
+std::string capability_text(const Architecture& a) {
+  return std::to_string(a.cc_major) + "." + std::to_string(a.cc_minor);
+}
 
 std::vector<std::string> read_texts(ObjectReader& reader, const std::string& key, size_t most) {
   std::vector<std::string> out;
@@ -98,7 +107,8 @@ void read_groups(ObjectReader& reader, Card* card) {
     card->sms_per_group.push_back(static_cast<int>(*sms));
   }
   if (sum != card->sms) {
-    reader.fail("sms_per_group", "the groups have " + std::to_string(sum) + " SMs but \"sms\" is " + std::to_string(card->sms));
+    reader.fail("sms_per_group", "the groups have " + std::to_string(sum) + " SMs but \"sms\" is " +
+                                     std::to_string(card->sms));
   }
 }
 
@@ -114,7 +124,8 @@ void read_memory(const Json& object, Card* card, JsonProblem* problem) {
   card->l2_bytes = memory.integer("l2_bytes", 1024, INT32_MAX);
   memory.no_other_keys();
   if (card->nvml_total_bytes < card->total_bytes) {
-    memory.fail("nvml_total_bytes", "expected at least memory.total_bytes: NVML counts what the driver reserves too");
+    memory.fail("nvml_total_bytes",
+                "expected at least memory.total_bytes: NVML counts what the driver reserves too");
   }
 }
 
@@ -132,7 +143,8 @@ void read_mig(const Json& list, Card* card, JsonProblem* problem) {
     profile.sms = static_cast<int>(reader.integer("sms", 1, std::max(1, card->sms)));
     profile.max_instances = static_cast<int>(reader.integer("max_instances", 1, 8));
     profile.copy_engines = static_cast<int>(reader.integer("copy_engines", 1, 16));
-    profile.total_bytes = reader.integer("total_bytes", 1 << 20, std::max<int64_t>(card->nvml_total_bytes, 1 << 20));
+    profile.total_bytes =
+        reader.integer("total_bytes", 1 << 20, std::max<int64_t>(card->nvml_total_bytes, 1 << 20));
     reader.no_other_keys();
     card->mig.push_back(std::move(profile));
   }
@@ -145,13 +157,16 @@ void read_sources(const Json& object, Card* card, JsonProblem* problem) {
   }
   for (const auto& [path, value] : object.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : std::string();
-    const bool known = text.size() <= 500 && std::any_of(kSourceKinds.begin(), kSourceKinds.end(), [&](const char* kind) {
-      return text.rfind(std::string(kind) + ": ", 0) == 0;
-    });
+    const bool known = text.size() <= 500 &&
+                       std::any_of(kSourceKinds.begin(), kSourceKinds.end(), [&](const char* kind) {
+                         return text.rfind(std::string(kind) + ": ", 0) == 0;
+                       });
     if (!known) {
       std::string kinds;
-      for (const char* kind : kSourceKinds) kinds += (kinds.empty() ? "" : ", ") + std::string(kind);
-      problem->report("sources." + path.substr(0, 80), "expected \"KIND: where the figure is from\", at most 500 bytes",
+      for (const char* kind : kSourceKinds)
+        kinds += (kinds.empty() ? "" : ", ") + std::string(kind);
+      problem->report("sources." + path.substr(0, 80),
+                      "expected \"KIND: where the figure is from\", at most 500 bytes",
                       "KIND is one of: " + kinds);
       return;
     }
@@ -170,7 +185,8 @@ bool good_key(const std::string& key) {
 
 }  // namespace
 
-Result<std::vector<Architecture>> parse_architectures(std::string_view text, const std::string& where) {
+Result<std::vector<Architecture>> parse_architectures(std::string_view text,
+                                                      const std::string& where) {
   auto json = parse_text(text, where);
   if (!json) return json.error();
   JsonProblem problem{where, {}};
@@ -180,27 +196,36 @@ Result<std::vector<Architecture>> parse_architectures(std::string_view text, con
   const Json* sources = top.get("sources", true);
   if (sources && !sources->is_object()) top.fail("sources", "expected an object");
   std::map<int, int32_t> common;
-  if (const Json* value = top.get("common", true)) common = read_attributes(*value, "common", &problem);
+  if (const Json* value = top.get("common", true))
+    common = read_attributes(*value, "common", &problem);
   const Json* list = top.get("architectures", true);
   top.no_other_keys();
-  if (list && !list->is_object()) top.fail("architectures", "expected an object by compute capability");
+  if (list && !list->is_object())
+    top.fail("architectures", "expected an object by compute capability");
   if (list && list->is_object()) {
     for (const auto& [capability, value] : list->items()) {
       const std::string path = "architectures." + capability.substr(0, 16);
       ObjectReader reader(value, path, &problem);
       Architecture a;
-      if (!parse_capability(capability, &a.cc_major, &a.cc_minor)) problem.report(path, "expected a compute capability, like 9.0");
+      if (!parse_capability(capability, &a.cc_major, &a.cc_minor))
+        problem.report(path, "expected a compute capability, like 9.0");
       a.name = reader.text("name", 32);
-      a.register_allocation_unit = static_cast<int>(reader.integer("register_allocation_unit", 1, 65536));
-      a.warp_allocation_granularity = static_cast<int>(reader.integer("warp_allocation_granularity", 1, 64));
-      a.shared_allocation_unit = static_cast<int>(reader.integer("shared_allocation_unit", 1, 65536));
-      a.largest_cluster = static_cast<int>(reader.integer("largest_cluster", 0, abi::kMaxClusterSize));
-      a.persisting_l2_sixteenths = static_cast<int>(reader.integer("persisting_l2_sixteenths", 0, 16));
+      a.register_allocation_unit =
+          static_cast<int>(reader.integer("register_allocation_unit", 1, 65536));
+      a.warp_allocation_granularity =
+          static_cast<int>(reader.integer("warp_allocation_granularity", 1, 64));
+      a.shared_allocation_unit =
+          static_cast<int>(reader.integer("shared_allocation_unit", 1, 65536));
+      a.largest_cluster =
+          static_cast<int>(reader.integer("largest_cluster", 0, abi::kMaxClusterSize));
+      a.persisting_l2_sixteenths =
+          static_cast<int>(reader.integer("persisting_l2_sixteenths", 0, 16));
       a.context_bytes = reader.integer("context_bytes", 1 << 20, int64_t{1} << 34);
       a.nvlink_link_bytes_per_s = reader.number("nvlink_link_bytes_per_s", 1e13);
       a.attributes = common;
       if (const Json* own = reader.get("attributes", true)) {
-        for (const auto& [number, v] : read_attributes(*own, path + ".attributes", &problem)) a.attributes[number] = v;
+        for (const auto& [number, v] : read_attributes(*own, path + ".attributes", &problem))
+          a.attributes[number] = v;
       }
       a.attributes[kComputeMajor] = a.cc_major;
       a.attributes[kComputeMinor] = a.cc_minor;
@@ -212,7 +237,8 @@ Result<std::vector<Architecture>> parse_architectures(std::string_view text, con
   return out;
 }
 
-Result<Card> parse_card(std::string_view text, const std::string& where, const std::vector<Architecture>& architectures) {
+Result<Card> parse_card(std::string_view text, const std::string& where,
+                        const std::vector<Architecture>& architectures) {
   auto json = parse_text(text, where);
   if (!json) return json.error();
   JsonProblem problem{where, {}};
@@ -222,28 +248,34 @@ Result<Card> parse_card(std::string_view text, const std::string& where, const s
   if (const Json* schema = top.get("schema", true)) {
     const auto number = ObjectReader::integer_of(*schema);
     if (number && *number > kCardSchema) {
-      return Error{ErrorCode::kTooNew, "the file has schema " + std::to_string(*number) + ", this Tonnage reads " + std::to_string(kCardSchema),
+      return Error{ErrorCode::kTooNew,
+                   "the file has schema " + std::to_string(*number) + ", this Tonnage reads " +
+                       std::to_string(kCardSchema),
                    where, "Use a newer Tonnage."};
     }
     if (!number || *number < 1) top.fail("schema", "expected 1");
   }
   card.key = top.text("key", 60);
-  if (!card.key.empty() && !good_key(card.key)) top.fail("key", "expected lower-case letters, digits, '-' and '.'");
+  if (!card.key.empty() && !good_key(card.key))
+    top.fail("key", "expected lower-case letters, digits, '-' and '.'");
   card.name = top.text("name", 90);
   card.aliases = read_texts(top, "aliases", 32);
   card.family = top.text("family", 32);
-  if (std::none_of(kFamilies.begin(), kFamilies.end(), [&](const char* f) { return card.family == f; })) {
+  if (std::none_of(kFamilies.begin(), kFamilies.end(),
+                   [&](const char* f) { return card.family == f; })) {
     top.fail("family", "expected geforce, titan, laptop, workstation or data-centre");
   }
   card.chip = top.text("chip", 32);
   const std::string capability = top.text("compute_capability", 8);
-  const auto architecture = std::find_if(architectures.begin(), architectures.end(),
-                                         [&](const Architecture& a) { return capability_text(a) == capability; });
+  const auto architecture =
+      std::find_if(architectures.begin(), architectures.end(),
+                   [&](const Architecture& a) { return capability_text(a) == capability; });
   if (architecture != architectures.end()) {
     card.architecture = *architecture;
   } else {
     std::string all;
-    for (const Architecture& a : architectures) all += (all.empty() ? "" : ", ") + capability_text(a);
+    for (const Architecture& a : architectures)
+      all += (all.empty() ? "" : ", ") + capability_text(a);
     top.fail("compute_capability", "no such architecture", "Known: " + all);
   }
   card.sms = static_cast<int>(top.integer("sms", 1, 1024));
@@ -269,8 +301,10 @@ Result<Card> parse_card(std::string_view text, const std::string& where, const s
   }
   card.nvlink_bytes_per_s = top.number("nvlink_bytes_per_s", 1e14, false);
   card.power_limit_watts = static_cast<int>(top.integer("power_limit_watts", 1, 10000));
-  if (top.get("context_bytes", false)) card.context_bytes = top.integer("context_bytes", 1 << 20, int64_t{1} << 34);
-  if (const Json* attributes = top.get("attributes", false)) card.attributes = read_attributes(*attributes, "attributes", &problem);
+  if (top.get("context_bytes", false))
+    card.context_bytes = top.integer("context_bytes", 1 << 20, int64_t{1} << 34);
+  if (const Json* attributes = top.get("attributes", false))
+    card.attributes = read_attributes(*attributes, "attributes", &problem);
   if (const Json* mig = top.get("mig", false)) read_mig(*mig, &card, &problem);
   if (const Json* sources = top.get("sources", true)) read_sources(*sources, &card, &problem);
   top.no_other_keys();
@@ -289,10 +323,11 @@ std::string card_to_json(const Card& card) {
   json["compute_capability"] = capability_text(card.architecture);
   json["sms"] = card.sms;
   json["sms_per_group"] = card.sms_per_group;
-  json["memory"] = {{"nominal_bytes", card.nominal_bytes}, {"total_bytes", card.total_bytes},
-                    {"nvml_total_bytes", card.nvml_total_bytes}, {"type", card.memory_type},
-                    {"bus_bits", card.memory_bus_bits}, {"clock_khz", card.memory_clock_khz},
-                    {"bytes_per_s", card.memory_bytes_per_s}, {"l2_bytes", card.l2_bytes}};
+  json["memory"] = {
+      {"nominal_bytes", card.nominal_bytes},       {"total_bytes", card.total_bytes},
+      {"nvml_total_bytes", card.nvml_total_bytes}, {"type", card.memory_type},
+      {"bus_bits", card.memory_bus_bits},          {"clock_khz", card.memory_clock_khz},
+      {"bytes_per_s", card.memory_bytes_per_s},    {"l2_bytes", card.l2_bytes}};
   json["sm_clock_khz"] = card.sm_clock_khz;
   Json peak = Json::object();
   for (const char* type : kPeakTypes) {
@@ -300,21 +335,29 @@ std::string card_to_json(const Card& card) {
     peak[type] = found == card.peak.end() ? Json() : Json(found->second);
   }
   json["peak"] = peak;
-  json["host_link"] = {{"name", card.host_link}, {"pcie_generation", card.pcie_generation}, {"pcie_lanes", card.pcie_lanes},
+  json["host_link"] = {{"name", card.host_link},
+                       {"pcie_generation", card.pcie_generation},
+                       {"pcie_lanes", card.pcie_lanes},
                        {"bytes_per_s", card.host_link_bytes_per_s}};
   if (card.nvlink_bytes_per_s > 0) json["nvlink_bytes_per_s"] = card.nvlink_bytes_per_s;
   json["power_limit_watts"] = card.power_limit_watts;
   if (card.context_bytes) json["context_bytes"] = *card.context_bytes;
   if (!card.attributes.empty()) {
     Json attributes = Json::object();
-    for (const auto& [number, value] : card.attributes) attributes[std::string(attribute_name(number))] = value;
+    for (const auto& [number, value] : card.attributes)
+      attributes[std::string(attribute_name(number))] = value;
     json["attributes"] = attributes;
   }
   if (!card.mig.empty()) {
     Json mig = Json::array();
     for (const MigProfile& p : card.mig) {
-      mig.push_back({{"name", p.name}, {"compute_slices", p.compute_slices}, {"memory_slices", p.memory_slices}, {"sms", p.sms},
-                     {"max_instances", p.max_instances}, {"copy_engines", p.copy_engines}, {"total_bytes", p.total_bytes}});
+      mig.push_back({{"name", p.name},
+                     {"compute_slices", p.compute_slices},
+                     {"memory_slices", p.memory_slices},
+                     {"sms", p.sms},
+                     {"max_instances", p.max_instances},
+                     {"copy_engines", p.copy_engines},
+                     {"total_bytes", p.total_bytes}});
     }
     json["mig"] = mig;
   }

@@ -16,10 +16,12 @@ constexpr char kArchitecturesFile[] = "architectures.json";
 Result<std::string> read_small_file(const std::string& path) {
   std::error_code code;
   if (!std::filesystem::is_regular_file(path, code)) {
-    return Error{ErrorCode::kNotFound, "no such card file", path, "Name a card (`tonnage gpus` lists them) or a file that exists."};
+    return Error{ErrorCode::kNotFound, "no such card file", path,
+                 "Name a card (`tonnage gpus` lists them) or a file that exists."};
   }
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{ErrorCode::kIo, "the card file cannot be opened", path, "Check its permissions."};
+  if (!file)
+    return Error{ErrorCode::kIo, "the card file cannot be opened", path, "Check its permissions."};
   std::string text(kMaxCardFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return Error{ErrorCode::kIo, "the card file cannot be read", path, ""};
@@ -28,7 +30,8 @@ Result<std::string> read_small_file(const std::string& path) {
 }
 
 int family_rank(const Card& card) {
-  static constexpr const char* kOrder[] = {"data-centre", "workstation", "titan", "geforce", "laptop"};
+  static constexpr const char* kOrder[] = {"data-centre", "workstation", "titan", "geforce",
+                                           "laptop"};
   for (int i = 0; i < 5; ++i) {
     if (card.family == kOrder[i]) return i;
   }
@@ -37,7 +40,8 @@ int family_rank(const Card& card) {
 
 bool lists_before(const Card& a, const Card& b) {
   const auto rank = [](const Card& c) {
-    return std::tuple(family_rank(c), -c.architecture.cc_major * 100 - c.architecture.cc_minor, -static_cast<int64_t>(c.total_bytes));
+    return std::tuple(family_rank(c), -c.architecture.cc_major * 100 - c.architecture.cc_minor,
+                      -static_cast<int64_t>(c.total_bytes));
   };
   return rank(a) != rank(b) ? rank(a) < rank(b) : a.key < b.key;
 }
@@ -46,7 +50,8 @@ bool lists_before(const Card& a, const Card& b) {
 
 void Catalogue::add(Card card) {
   std::erase_if(cards_, [&](const Card& other) { return other.key == card.key; });
-  cards_.insert(std::upper_bound(cards_.begin(), cards_.end(), card, lists_before), std::move(card));
+  cards_.insert(std::upper_bound(cards_.begin(), cards_.end(), card, lists_before),
+                std::move(card));
 }
 
 Result<Catalogue> Catalogue::builtin() {
@@ -70,10 +75,13 @@ Result<Catalogue> Catalogue::builtin() {
 Result<void> Catalogue::add_directory(const std::string& directory) {
   std::error_code code;
   std::vector<std::string> files;
-  for (std::filesystem::directory_iterator it(directory, code), end; !code && it != end; it.increment(code)) {
+  for (std::filesystem::directory_iterator it(directory, code), end; !code && it != end;
+       it.increment(code)) {
     if (it->path().extension() == ".json") files.push_back(it->path().string());
   }
-  if (code) return Error{ErrorCode::kIo, "the directory of cards cannot be read: " + code.message(), directory, "Check TONNAGE_CARDS."};
+  if (code)
+    return Error{ErrorCode::kIo, "the directory of cards cannot be read: " + code.message(),
+                 directory, "Check TONNAGE_CARDS."};
   std::sort(files.begin(), files.end());
   std::stable_partition(files.begin(), files.end(), [](const std::string& f) {
     return std::filesystem::path(f).filename() == kArchitecturesFile;
@@ -105,7 +113,8 @@ const Result<Catalogue>& Catalogue::standard() {
     auto out = builtin();
     const char* directory = std::getenv("TONNAGE_CARDS");
     if (out && directory && *directory) {
-      if (auto added = out->add_directory(directory); !added) return new Result<Catalogue>(added.error());
+      if (auto added = out->add_directory(directory); !added)
+        return new Result<Catalogue>(added.error());
     }
     return new Result<Catalogue>(std::move(out));
   }();

@@ -13,7 +13,8 @@ namespace {
 // What a driver of this version answers; the virtual driver speaks CUDA 13.0.
 constexpr char kDriverVersion[] = "580.159.04";
 constexpr int kCudaDriverVersion = 13000;
-// Bus 0 and one device number per card, as virtual machines have it and as the measured H200 (00:06.0) was seen.
+// Bus 0 and one device number per card, as virtual machines have it and as the measured H200
+// (00:06.0) was seen.
 constexpr int kFirstPciDevice = 6;
 
 void copy_text(char* out, size_t capacity, const std::string& text) {
@@ -29,12 +30,14 @@ uint64_t mix(uint64_t x) {  // splitmix64's finaliser
   return x ^ (x >> 31);
 }
 
-// The same card at the same index has the same UUID in every run; it has the form of a random one (RFC 4122, version 4).
+// The same card at the same index has the same UUID in every run; it has the form of a random one
+// (RFC 4122, version 4).
 void fill_uuid(uint8_t out[16], const std::string& key, int index) {
   uint64_t seed = 0xcbf29ce484222325u;
   for (const char c : key) seed = (seed ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
   for (int half = 0; half < 2; ++half) {
-    const uint64_t bits = mix(seed + static_cast<uint64_t>(index) * 2 + static_cast<uint64_t>(half));
+    const uint64_t bits =
+        mix(seed + static_cast<uint64_t>(index) * 2 + static_cast<uint64_t>(half));
     std::memcpy(out + 8 * half, &bits, 8);
   }
   out[6] = static_cast<uint8_t>((out[6] & 0x0f) | 0x40);
@@ -64,14 +67,16 @@ bool is_estimated(const Card& card, const std::string& path) {
 }
 
 int32_t attribute_of(const Card& card, int attribute) {
-  if (const auto own = card.attributes.find(attribute); own != card.attributes.end()) return own->second;
+  if (const auto own = card.attributes.find(attribute); own != card.attributes.end())
+    return own->second;
   switch (attribute) {
     case kClockRate: return card.sm_clock_khz;
     case kMultiprocessorCount: return card.sms;
     case kMemoryClockRate: return card.memory_clock_khz;
     case kMemoryBusWidth: return card.memory_bus_bits;
     case kL2CacheSize: return static_cast<int32_t>(card.l2_bytes);
-    case kMaxPersistingL2: return static_cast<int32_t>(card.l2_bytes / 16 * card.architecture.persisting_l2_sixteenths);
+    case kMaxPersistingL2:
+      return static_cast<int32_t>(card.l2_bytes / 16 * card.architecture.persisting_l2_sixteenths);
     default: break;
   }
   const auto shared = card.architecture.attributes.find(attribute);
@@ -99,7 +104,8 @@ abi::CardDesc to_desc(const Card& card, int index, std::optional<uint64_t> memor
   desc.register_allocation_unit = card.architecture.register_allocation_unit;
   desc.warp_allocation_granularity = card.architecture.warp_allocation_granularity;
   desc.shared_allocation_unit = card.architecture.shared_allocation_unit;
-  cards::fill_max_clusters(&desc, card.sms_per_group.data(), card.sms_per_group.size(), card.architecture.largest_cluster);
+  cards::fill_max_clusters(&desc, card.sms_per_group.data(), card.sms_per_group.size(),
+                           card.architecture.largest_cluster);
   desc.memory_bytes_per_s = card.memory_bytes_per_s;
   desc.host_link_bytes_per_s = card.host_link_bytes_per_s;
   desc.peak_flops_fp32 = peak_of(card, "fp32");
@@ -114,7 +120,8 @@ abi::CardDesc to_desc(const Card& card, int index, std::optional<uint64_t> memor
   desc.pcie_lanes = card.pcie_lanes;
   if (card.nvlink_bytes_per_s > 0) {
     desc.nvlink_bytes_per_s = card.architecture.nvlink_link_bytes_per_s;
-    desc.nvlink_links = static_cast<int32_t>(std::lround(card.nvlink_bytes_per_s / 2 / desc.nvlink_bytes_per_s));
+    desc.nvlink_links =
+        static_cast<int32_t>(std::lround(card.nvlink_bytes_per_s / 2 / desc.nvlink_bytes_per_s));
   }
   for (size_t i = 0; i < std::min(card.sms_per_group.size(), std::size(desc.sms_per_group)); ++i) {
     desc.sms_per_group[i] = static_cast<uint8_t>(card.sms_per_group[i]);
@@ -146,8 +153,10 @@ Card slice_of(const Card& whole, const MigProfile& profile) {
   const double compute_share = static_cast<double>(profile.sms) / whole.sms;
   const uint64_t reserved = whole.nvml_total_bytes - whole.total_bytes;
   slice.total_bytes = profile.total_bytes;
-  slice.nvml_total_bytes = profile.total_bytes + static_cast<uint64_t>(static_cast<double>(reserved) * memory_share);
-  slice.nominal_bytes = static_cast<uint64_t>(static_cast<double>(whole.nominal_bytes) * memory_share);
+  slice.nvml_total_bytes =
+      profile.total_bytes + static_cast<uint64_t>(static_cast<double>(reserved) * memory_share);
+  slice.nominal_bytes =
+      static_cast<uint64_t>(static_cast<double>(whole.nominal_bytes) * memory_share);
   slice.l2_bytes = static_cast<uint64_t>(static_cast<double>(whole.l2_bytes) * memory_share);
   slice.memory_bytes_per_s = whole.memory_bytes_per_s * memory_share;
   slice.memory_bus_bits = static_cast<int>(whole.memory_bus_bits * memory_share);
@@ -158,7 +167,8 @@ Card slice_of(const Card& whole, const MigProfile& profile) {
   slice.attributes.erase(kL2CacheSize);
   slice.attributes.erase(kMaxPersistingL2);
   slice.attributes.erase(kMemoryBusWidth);
-  for (const char* path : {"peak", "memory.l2_bytes", "memory.bytes_per_s", "memory.nominal_bytes", "memory.bus_bits", "memory.nvml_total_bytes"}) {
+  for (const char* path : {"peak", "memory.l2_bytes", "memory.bytes_per_s", "memory.nominal_bytes",
+                           "memory.bus_bits", "memory.nvml_total_bytes"}) {
     slice.sources[path] = "derived: the slice's share of the whole card";
   }
   slice.sources["sms_per_group"] = "estimated: the whole card's groups, filled from the first";

@@ -44,13 +44,15 @@ std::string bare(std::string_view text) {
   std::string out = compact(text);
   for (const char* brand : kBrands) {
     const size_t at = out.find(brand);
-    if (at != std::string::npos && out.size() > std::char_traits<char>::length(brand)) out.erase(at, std::char_traits<char>::length(brand));
+    if (at != std::string::npos && out.size() > std::char_traits<char>::length(brand))
+      out.erase(at, std::char_traits<char>::length(brand));
   }
   return out;
 }
 
 std::string without_series(const std::string& name) {
-  if ((name.rfind("rtx", 0) == 0 || name.rfind("gtx", 0) == 0) && name.size() > 3) return name.substr(3);
+  if ((name.rfind("rtx", 0) == 0 || name.rfind("gtx", 0) == 0) && name.size() > 3)
+    return name.substr(3);
   return name;
 }
 
@@ -62,8 +64,8 @@ std::string written_at(std::string_view name, int level) {
   return level == 1 ? bare(name) : without_series(bare(name));
 }
 
-// Keys and aliases before the driver's name: cards with different memory can have the same name, and then an alias says
-// which of them is meant.
+// Keys and aliases before the driver's name: cards with different memory can have the same name,
+// and then an alias says which of them is meant.
 bool answers_to(const Card& card, const std::string& query, int level, bool by_name) {
   if (by_name) return written_at(card.name, level) == query;
   if (written_at(card.key, level) == query) return true;
@@ -72,7 +74,8 @@ bool answers_to(const Card& card, const std::string& query, int level, bool by_n
 }
 
 bool all_tokens_of(const std::vector<std::string>& query, const std::set<std::string>& card) {
-  return std::all_of(query.begin(), query.end(), [&](const std::string& token) { return card.count(token) != 0; });
+  return std::all_of(query.begin(), query.end(),
+                     [&](const std::string& token) { return card.count(token) != 0; });
 }
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -115,7 +118,8 @@ double distance(const std::string& query, const Card& card) {
   for (const std::string& text : spellings) {
     const std::string spelling = written_at(text, 2);
     const double length = static_cast<double>(std::max(spelling.size(), bare_query.size()));
-    if (length > 0) best = std::min(best, static_cast<double>(edit_distance(bare_query, spelling)) / length);
+    if (length > 0)
+      best = std::min(best, static_cast<double>(edit_distance(bare_query, spelling)) / length);
   }
   return best - (tokens.empty() ? 0 : 0.5 * shared / static_cast<double>(tokens.size()));
 }
@@ -123,9 +127,11 @@ double distance(const std::string& query, const Card& card) {
 std::string near_names(const std::string& query, const std::vector<Card>& cards) {
   std::vector<std::pair<double, const Card*>> ranked;
   for (const Card& card : cards) ranked.emplace_back(distance(query, card), &card);
-  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::string out;
-  for (size_t i = 0; i < ranked.size() && i < 5; ++i) out += (i ? ", " : "") + ranked[i].second->key;
+  for (size_t i = 0; i < ranked.size() && i < 5; ++i)
+    out += (i ? ", " : "") + ranked[i].second->key;
   return out;
 }
 
@@ -139,8 +145,8 @@ std::string keys_of(const std::vector<const Card*>& cards) {
 }
 
 Error ambiguous(std::string_view name, const std::vector<const Card*>& cards) {
-  return Error{ErrorCode::kUsage, fmt::format("more than one card answers to \"{}\"", name), "--gpu",
-               fmt::format("Say which one: {}", keys_of(cards))};
+  return Error{ErrorCode::kUsage, fmt::format("more than one card answers to \"{}\"", name),
+               "--gpu", fmt::format("Say which one: {}", keys_of(cards))};
 }
 
 // The whole cards that a name means; several if it is ambiguous.
@@ -167,7 +173,9 @@ std::vector<const Card*> matches(const std::vector<Card>& cards, const std::stri
     }
   }
   std::vector<std::string> tokens = tokens_of(name);
-  std::erase_if(tokens, [](const std::string& t) { return std::find(std::begin(kBrands), std::end(kBrands), t) != std::end(kBrands); });
+  std::erase_if(tokens, [](const std::string& t) {
+    return std::find(std::begin(kBrands), std::end(kBrands), t) != std::end(kBrands);
+  });
   if (tokens.empty()) return out;
   for (const Card& card : cards) {
     if (all_tokens_of(tokens, token_set(card))) out.push_back(&card);
@@ -179,10 +187,13 @@ std::vector<const Card*> matches(const std::vector<Card>& cards, const std::stri
 std::pair<std::string, std::string> split_profile(const std::string& name) {
   for (size_t i = 0; i + 1 < name.size(); ++i) {
     const bool starts = i == 0 || !is_word(name[i - 1]);
-    if (starts && name[i] >= '1' && name[i] <= '8' && name[i + 1] == 'g' && (i + 2 == name.size() || name[i + 2] != 'b')) {
+    if (starts && name[i] >= '1' && name[i] <= '8' && name[i + 1] == 'g' &&
+        (i + 2 == name.size() || name[i + 2] != 'b')) {
       std::string head = name.substr(0, i);
       while (!head.empty() && !is_word(head.back())) head.pop_back();
-      if (head.size() >= 4 && head.compare(head.size() - 3, 3, "mig") == 0 && !is_word(head[head.size() - 4])) head.resize(head.size() - 3);
+      if (head.size() >= 4 && head.compare(head.size() - 3, 3, "mig") == 0 &&
+          !is_word(head[head.size() - 4]))
+        head.resize(head.size() - 3);
       return {head, name.substr(i)};
     }
   }
@@ -192,9 +203,12 @@ std::pair<std::string, std::string> split_profile(const std::string& name) {
 }  // namespace
 
 Result<Card> Catalogue::find(std::string_view name) const {
-  if (name.size() > kMaxNameBytes * 20) return Error{ErrorCode::kUsage, "the card's name is too long", "--gpu", ""};
-  if (name.find('/') != std::string_view::npos || name.ends_with(".json")) return load_file(std::string(name));
-  if (name.size() > kMaxNameBytes) return Error{ErrorCode::kUsage, "the card's name is too long", "--gpu", ""};
+  if (name.size() > kMaxNameBytes * 20)
+    return Error{ErrorCode::kUsage, "the card's name is too long", "--gpu", ""};
+  if (name.find('/') != std::string_view::npos || name.ends_with(".json"))
+    return load_file(std::string(name));
+  if (name.size() > kMaxNameBytes)
+    return Error{ErrorCode::kUsage, "the card's name is too long", "--gpu", ""};
   const std::string query = lower(name);
   const auto [card_name, profile_name] = split_profile(query);
   auto found = matches(cards_, card_name);
@@ -203,7 +217,8 @@ Result<Card> Catalogue::find(std::string_view name) const {
     std::string profiles;
     for (const Card* card : found) {
       for (const MigProfile& profile : card->mig) {
-        if (compact(profile.name) == compact(profile_name)) slices.push_back(slice_of(*card, profile));
+        if (compact(profile.name) == compact(profile_name))
+          slices.push_back(slice_of(*card, profile));
         profiles += (profiles.empty() ? "" : ", ") + profile.name;
       }
     }
@@ -214,14 +229,17 @@ Result<Card> Catalogue::find(std::string_view name) const {
       return ambiguous(name, all);
     }
     if (!found.empty()) {
-      return Error{ErrorCode::kNotFound, "no MIG profile \"" + profile_name + "\" on " + found.front()->key, "--gpu",
+      return Error{ErrorCode::kNotFound,
+                   "no MIG profile \"" + profile_name + "\" on " + found.front()->key, "--gpu",
                    profiles.empty() ? "This card cannot be sliced." : "It has: " + profiles};
     }
   }
   if (found.size() == 1) return *found.front();
   if (found.size() > 1) return ambiguous(name, found);
-  return Error{ErrorCode::kNotFound, fmt::format("no card \"{}\" in the catalogue", name), "--gpu",
-               fmt::format("Near: {}. `tonnage gpus` lists all; a file NAME.json describes your own.", near_names(card_name, cards_))};
+  return Error{
+      ErrorCode::kNotFound, fmt::format("no card \"{}\" in the catalogue", name), "--gpu",
+      fmt::format("Near: {}. `tonnage gpus` lists all; a file NAME.json describes your own.",
+                  near_names(card_name, cards_))};
 }
 
 Result<Card> find_card(std::string_view name) {

@@ -1,4 +1,5 @@
-// Reads one JSON object and remembers the first thing that is wrong with it: file, key, what is expected.
+// Reads one JSON object and remembers the first thing that is wrong with it: file, key, what is
+// expected.
 #pragma once
 
 #include <cmath>
@@ -22,7 +23,8 @@ struct JsonProblem {
 
   void report(const std::string& key, const std::string& message, const std::string& hint = {}) {
     if (first) return;
-    first = Error{ErrorCode::kCorrupt, (key.empty() ? "" : "\"" + key + "\": ") + message, file, hint};
+    first =
+        Error{ErrorCode::kCorrupt, (key.empty() ? "" : "\"" + key + "\": ") + message, file, hint};
   }
 };
 
@@ -33,7 +35,9 @@ class ObjectReader {
     if (!object.is_object()) problem->report(path_, "expected an object { … }");
   }
 
-  std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+  std::string path_of(const std::string& key) const {
+    return path_.empty() ? key : path_ + "." + key;
+  }
   void fail(const std::string& key, const std::string& message, const std::string& hint = {}) {
     problem_->report(path_of(key), message, hint);
   }
@@ -63,7 +67,8 @@ class ObjectReader {
     if (!value) return 0;
     const auto number = integer_of(*value);
     if (!number || *number < lowest || *number > highest) {
-      fail(key, "expected an integer from " + std::to_string(lowest) + " to " + std::to_string(highest));
+      fail(key,
+           "expected an integer from " + std::to_string(lowest) + " to " + std::to_string(highest));
       return lowest;
     }
     return *number;

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kOk = 0, kInvalidValue = 1;
 // CUdevice_attribute
-constexpr int kMaxThreadsPerBlock = 1, kSharedPerBlock = 8, kWarpSize = 10, kRegistersPerBlock = 12, kSharedPerBlockOptin = 97;
+constexpr int kMaxThreadsPerBlock = 1, kSharedPerBlock = 8, kWarpSize = 10, kRegistersPerBlock = 12,
+              kSharedPerBlockOptin = 97;
 constexpr int kPartitions = 4;  // of an SM, on every architecture since Maxwell but 6.0
 
 int round_up(int value, int unit) { return unit > 1 ? (value + unit - 1) / unit * unit : value; }
@@ -25,7 +26,8 @@ int max_threads_for_registers(int registers, const abi::CardDesc& card) {
   return std::min(device_max, warps * warp);
 }
 
-KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& settings, const abi::CardDesc& card) {
+KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& settings,
+                         const abi::CardDesc& card) {
   KernelAttributes out;
   out.registers = kernel.registers;
   out.static_shared_bytes = capped(kernel.static_shared_bytes);
@@ -34,15 +36,20 @@ KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& 
   out.ptx_version = kernel.ptx_version;
   out.binary_version = kernel.binary_version;
   const int by_registers = max_threads_for_registers(kernel.registers, card);
-  out.max_threads = kernel.max_threads > 0 ? std::min(kernel.max_threads, card.attributes[kMaxThreadsPerBlock]) : by_registers;
+  out.max_threads = kernel.max_threads > 0
+                        ? std::min(kernel.max_threads, card.attributes[kMaxThreadsPerBlock])
+                        : by_registers;
   out.dynamic_shared_set = settings.max_dynamic_shared_bytes >= 0;
-  out.max_dynamic_shared_bytes = out.dynamic_shared_set ? settings.max_dynamic_shared_bytes
-                                                        : std::max(card.attributes[kSharedPerBlock] - out.static_shared_bytes, 0);
+  out.max_dynamic_shared_bytes =
+      out.dynamic_shared_set
+          ? settings.max_dynamic_shared_bytes
+          : std::max(card.attributes[kSharedPerBlock] - out.static_shared_bytes, 0);
   out.carveout_percent = settings.carveout_percent;
   out.cache_config = settings.cache_config;
   out.barriers = kernel.barriers;
   const bool fixed = kernel.required_cluster[0] > 0;
-  for (int i = 0; i < 3; ++i) out.required_cluster[i] = fixed ? kernel.required_cluster[i] : settings.cluster[i];
+  for (int i = 0; i < 3; ++i)
+    out.required_cluster[i] = fixed ? kernel.required_cluster[i] : settings.cluster[i];
   out.cluster_must_be_set = kernel.explicit_cluster;
   out.non_portable_cluster = settings.non_portable_cluster != 0;
   out.scheduling_policy = settings.scheduling_policy;
@@ -72,10 +79,13 @@ int get_kernel_attribute(const KernelAttributes& kernel, int attribute, int* val
   return kOk;
 }
 
-int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settings, const abi::CardDesc& card, int attribute, int value) {
+int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settings,
+                         const abi::CardDesc& card, int attribute, int value) {
   switch (attribute) {
     case 8:
-      if (value < 0 || int64_t{value} + kernel.static_shared_bytes > card.attributes[kSharedPerBlockOptin]) return kInvalidValue;
+      if (value < 0 ||
+          int64_t{value} + kernel.static_shared_bytes > card.attributes[kSharedPerBlockOptin])
+        return kInvalidValue;
       settings->max_dynamic_shared_bytes = value;
       return kOk;
     case 9:
@@ -87,12 +97,11 @@ int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settin
     case 13:
       if (value < 0) return kInvalidValue;
       // What the code fixes can only be repeated.
-      if (kernel.required_cluster[0] > 0) return value == kernel.required_cluster[attribute - 11] ? kOk : kInvalidValue;
+      if (kernel.required_cluster[0] > 0)
+        return value == kernel.required_cluster[attribute - 11] ? kOk : kInvalidValue;
       settings->cluster[attribute - 11] = value;
       return kOk;
-    case 14:
-      settings->non_portable_cluster = value != 0;
-      return kOk;
+    case 14: settings->non_portable_cluster = value != 0; return kOk;
     case 15:
       if (value < 0 || value > 2) return kInvalidValue;
       settings->scheduling_policy = value;

@@ -1,20 +1,21 @@
-// What cuFuncGetAttribute and cuKernelGetAttribute answer: the machine code's own figures, what the device makes of them,
-// and what the program set.
+// What cuFuncGetAttribute and cuKernelGetAttribute answer: the machine code's own figures, what the
+// device makes of them, and what the program set.
 #pragma once
 
-#include "image/cubin.h"
 #include "abi/session.h"
+#include "image/cubin.h"
 
 namespace tonnage::cards {
 
-// What cuFuncSetAttribute, cuKernelSetAttribute and cuFuncSetCacheConfig changed, per kernel and device.
+// What cuFuncSetAttribute, cuKernelSetAttribute and cuFuncSetCacheConfig changed, per kernel and
+// device.
 struct KernelSettings {
   int32_t max_dynamic_shared_bytes = -1;  // -1: never set
-  int32_t carveout_percent = -1;          // shared memory's part of the cache; -1: the driver's choice
-  int32_t cluster[3] = {};                // required cluster; 0: not set
+  int32_t carveout_percent = -1;  // shared memory's part of the cache; -1: the driver's choice
+  int32_t cluster[3] = {};        // required cluster; 0: not set
   int32_t non_portable_cluster = 0;
   int32_t scheduling_policy = 0;
-  int32_t cache_config = 0;               // CUfunc_cache
+  int32_t cache_config = 0;  // CUfunc_cache
 };
 
 // A kernel as occupancy looks at it.
@@ -36,17 +37,20 @@ struct KernelAttributes {
   int32_t scheduling_policy = 0;
 };
 
-KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& settings, const abi::CardDesc& card);
+KernelAttributes resolve(const image::KernelInfo& kernel, const KernelSettings& settings,
+                         const abi::CardDesc& card);
 
-// The largest block for which a kernel of this many registers per thread can start: a whole number of warps on each of the
-// four partitions of an SM.
+// The largest block for which a kernel of this many registers per thread can start: a whole number
+// of warps on each of the four partitions of an SM.
 int max_threads_for_registers(int registers, const abi::CardDesc& card);
 
-// By CUfunction_attribute number. Returns a CUresult: 0, or 1 (invalid value) for a number that is not an attribute.
+// By CUfunction_attribute number. Returns a CUresult: 0, or 1 (invalid value) for a number that is
+// not an attribute.
 int get_kernel_attribute(const KernelAttributes& kernel, int attribute, int* value);
 
-// 0, or 1 (invalid value) for a value out of range, an attribute that cannot be set, or another cluster than the code fixed;
-// as an H200's driver 580 answers.
-int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settings, const abi::CardDesc& card, int attribute, int value);
+// 0, or 1 (invalid value) for a value out of range, an attribute that cannot be set, or another
+// cluster than the code fixed; as an H200's driver 580 answers.
+int set_kernel_attribute(const image::KernelInfo& kernel, KernelSettings* settings,
+                         const abi::CardDesc& card, int attribute, int value);
 
 }  // namespace tonnage::cards

@@ -13,10 +13,12 @@
 namespace tonnage::cards {
 namespace {
 
-// The driver's interface by hand: the binary is built without cuda.h and runs where there is no driver.
-constexpr int kBlockScheduling = 4;                  // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-constexpr int kMaxDynamicShared = 8;                 // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-constexpr int kNonPortableClusterSizeAllowed = 14;   // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+// The driver's interface by hand: the binary is built without cuda.h and runs where there is no
+// driver.
+constexpr int kBlockScheduling = 4;   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kNonPortableClusterSizeAllowed =
+    14;  // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 constexpr int kSharedPerBlockOptin = 97, kClusterLaunch = 120;
 
 struct LaunchAttribute {  // CUlaunchAttribute
@@ -57,14 +59,17 @@ bool resolve(void* library, const char* name, F& out) {
 }
 
 bool load_driver(void* library, Driver& driver) {
-  const bool complete = resolve(library, "cuInit", driver.init) && resolve(library, "cuDriverGetVersion", driver.version) &&
-                        resolve(library, "cuDeviceGetCount", driver.count) && resolve(library, "cuDeviceGetName", driver.name) &&
+  const bool complete = resolve(library, "cuInit", driver.init) &&
+                        resolve(library, "cuDriverGetVersion", driver.version) &&
+                        resolve(library, "cuDeviceGetCount", driver.count) &&
+                        resolve(library, "cuDeviceGetName", driver.name) &&
                         resolve(library, "cuDeviceTotalMem_v2", driver.total) &&
                         resolve(library, "cuDeviceGetAttribute", driver.attribute) &&
                         resolve(library, "cuDevicePrimaryCtxRetain", driver.retain) &&
                         resolve(library, "cuDevicePrimaryCtxRelease_v2", driver.release) &&
                         resolve(library, "cuCtxSetCurrent", driver.set_current) &&
-                        resolve(library, "cuModuleLoadData", driver.load) && resolve(library, "cuModuleUnload", driver.unload) &&
+                        resolve(library, "cuModuleLoadData", driver.load) &&
+                        resolve(library, "cuModuleUnload", driver.unload) &&
                         resolve(library, "cuModuleGetFunction", driver.function) &&
                         resolve(library, "cuFuncSetAttribute", driver.set_attribute);
   resolve(library, "cuOccupancyMaxActiveClusters", driver.max_clusters);  // since CUDA 11.8
@@ -73,7 +78,8 @@ bool load_driver(void* library, Driver& driver) {
 }
 
 bool is_virtual(const Driver& driver) {
-  static constexpr unsigned char kBridge[16] = {'t', 'o', 'n', 'n', 'a', 'g', 'e', '-', 'b', 'r', 'i', 'd', 'g', 'e', 0, 1};
+  static constexpr unsigned char kBridge[16] = {'t', 'o', 'n', 'n', 'a', 'g', 'e', '-',
+                                                'b', 'r', 'i', 'd', 'g', 'e', 0,   1};
   const void* table = nullptr;
   return driver.export_table && driver.export_table(&table, kBridge) == 0 && table != nullptr;
 }
@@ -99,7 +105,8 @@ struct Nvml {
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     int (*init)() = nullptr;
     return library && resolve(library, "nvmlInit_v2", init) && init() == 0 &&
-           resolve(library, "nvmlDeviceGetHandleByPciBusId_v2", by_bus) && resolve(library, "nvmlDeviceGetMemoryInfo", memory) &&
+           resolve(library, "nvmlDeviceGetHandleByPciBusId_v2", by_bus) &&
+           resolve(library, "nvmlDeviceGetMemoryInfo", memory) &&
            resolve(library, "nvmlDeviceGetPowerManagementDefaultLimit", power) &&
            resolve(library, "nvmlDeviceGetMaxPcieLinkGeneration", generation) &&
            resolve(library, "nvmlDeviceGetMaxPcieLinkWidth", width) && by_bus(bus_id, &device) == 0;
@@ -113,14 +120,17 @@ struct Nvml {
 // The card's active clusters by size; [0] unused; empty if this driver or card cannot say.
 std::vector<int> ask_clusters(const Driver& driver, const Card& card) {
   if (!driver.max_clusters || attribute_of(card, kClusterLaunch) == 0) return {};
-  const std::string target = std::to_string(card.architecture.cc_major) + std::to_string(card.architecture.cc_minor);
-  const std::string ptx = ".version 7.8\n.target sm_" + std::string(card.architecture.cc_major == 9 ? target : "90") +
+  const std::string target =
+      std::to_string(card.architecture.cc_major) + std::to_string(card.architecture.cc_minor);
+  const std::string ptx = ".version 7.8\n.target sm_" +
+                          std::string(card.architecture.cc_major == 9 ? target : "90") +
                           "\n.address_size 64\n.visible .entry empty()\n{\nret;\n}\n";
   void *module = nullptr, *function = nullptr;
   if (driver.load(&module, ptx.c_str()) != 0) return {};
   std::vector<int> out;
   const int shared = attribute_of(card, kSharedPerBlockOptin);
-  if (driver.function(&function, module, "empty") == 0 && driver.set_attribute(function, kMaxDynamicShared, shared) == 0 &&
+  if (driver.function(&function, module, "empty") == 0 &&
+      driver.set_attribute(function, kMaxDynamicShared, shared) == 0 &&
       driver.set_attribute(function, kNonPortableClusterSizeAllowed, 1) == 0) {
     out.push_back(0);
     for (unsigned size = 1; size <= static_cast<unsigned>(abi::kMaxClusterSize); ++size) {
@@ -149,21 +159,27 @@ std::string key_from(const std::string& name) {
   for (char c : name) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
     const bool word = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    if (word) out += c;
-    else if (!out.empty() && out.back() != '-') out += '-';
+    if (word)
+      out += c;
+    else if (!out.empty() && out.back() != '-')
+      out += '-';
   }
   while (!out.empty() && out.back() == '-') out.pop_back();
   if (out.rfind("nvidia-", 0) == 0) out.erase(0, 7);
   return out.substr(0, 50) + "-measured";
 }
 
-// The catalogue's card that is most like this one: the same name and about as much memory, else the same capability.
-const Card* most_like(const Catalogue& catalogue, const std::string& name, uint64_t total, int major, int minor) {
+// The catalogue's card that is most like this one: the same name and about as much memory, else the
+// same capability.
+const Card* most_like(const Catalogue& catalogue, const std::string& name, uint64_t total,
+                      int major, int minor) {
   const Card* best = nullptr;
   double best_distance = 0;
   for (const Card& card : catalogue.cards()) {
     if (card.architecture.cc_major != major || card.architecture.cc_minor != minor) continue;
-    const double distance = std::abs(std::log(static_cast<double>(card.total_bytes) / static_cast<double>(total))) + (card.name == name ? 0 : 10);
+    const double distance =
+        std::abs(std::log(static_cast<double>(card.total_bytes) / static_cast<double>(total))) +
+        (card.name == name ? 0 : 10);
     if (!best || distance < best_distance) {
       best = &card;
       best_distance = distance;
@@ -196,25 +212,35 @@ std::vector<int> groups_from_clusters(const std::vector<int>& clusters) {
   return exact ? groups : std::vector<int>();
 }
 
-Result<MeasuredCard> measure_card(const std::string& driver_library, int index, const Catalogue& catalogue) {
+Result<MeasuredCard> measure_card(const std::string& driver_library, int index,
+                                  const Catalogue& catalogue) {
   void* library = dlopen(driver_library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     return Error{ErrorCode::kNotFound, "there is no NVIDIA driver on this machine", driver_library,
-                 "Measuring needs a real card with its driver; `tonnage gpus` lists the cards that need none."};
+                 "Measuring needs a real card with its driver; `tonnage gpus` lists the cards that "
+                 "need none."};
   }
   Driver driver{};
   if (!load_driver(library, driver)) {
-    return Error{ErrorCode::kUnsupported, "the driver lacks functions that every driver since CUDA 11 has", driver_library, "Update the driver."};
+    return Error{ErrorCode::kUnsupported,
+                 "the driver lacks functions that every driver since CUDA 11 has", driver_library,
+                 "Update the driver."};
   }
   int devices = 0;
   if (const int code = driver.init(0); code != 0 || driver.count(&devices) != 0) {
-    return Error{ErrorCode::kSystem, "the driver does not start (error " + std::to_string(code) + ")", driver_library, "Does nvidia-smi work?"};
+    return Error{ErrorCode::kSystem,
+                 "the driver does not start (error " + std::to_string(code) + ")", driver_library,
+                 "Does nvidia-smi work?"};
   }
   if (is_virtual(driver)) {
-    return Error{ErrorCode::kUsage, "this is Tonnage's own virtual driver", driver_library, "Measure outside of `tonnage run`."};
+    return Error{ErrorCode::kUsage, "this is Tonnage's own virtual driver", driver_library,
+                 "Measure outside of `tonnage run`."};
   }
   if (index < 0 || index >= devices) {
-    return Error{ErrorCode::kUsage, "there is no device " + std::to_string(index) + " (the machine has " + std::to_string(devices) + ")", "--measure", ""};
+    return Error{ErrorCode::kUsage,
+                 "there is no device " + std::to_string(index) + " (the machine has " +
+                     std::to_string(devices) + ")",
+                 "--measure", ""};
   }
   char name[96] = "";
   size_t total = 0;
@@ -225,8 +251,10 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index, 
   driver.attribute(&minor, kComputeMinor, index);
   const Card* like = most_like(catalogue, name, total, major, minor);
   if (!like) {
-    return Error{ErrorCode::kUnsupported, "no card of compute capability " + std::to_string(major) + "." + std::to_string(minor) + " is in the catalogue", name,
-                 "Add its architecture to architectures.json (docs/cards.md)."};
+    return Error{ErrorCode::kUnsupported,
+                 "no card of compute capability " + std::to_string(major) + "." +
+                     std::to_string(minor) + " is in the catalogue",
+                 name, "Add its architecture to architectures.json (docs/cards.md)."};
   }
   MeasuredCard out;
   Card& card = out.card;
@@ -234,8 +262,11 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index, 
   const bool same_name = card.name == name;
   int version = 0;
   driver.version(&version);
-  const std::string by = "measured: tonnage gpus --measure, driver with CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-  const std::string template_source = (same_name ? "data sheet: as the catalogue's " : "estimated: as the catalogue's ") + like->key;
+  const std::string by = "measured: tonnage gpus --measure, driver with CUDA " +
+                         std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  const std::string template_source =
+      (same_name ? "data sheet: as the catalogue's " : "estimated: as the catalogue's ") +
+      like->key;
   card.key = key_from(name);
   card.name = name;
   card.aliases.clear();
@@ -249,8 +280,10 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index, 
   }
   // The session gives a place on the bus; the architecture answers its own numbers.
   char bus_id[32];
-  snprintf(bus_id, sizeof bus_id, "%08x:%02x:%02x.0", static_cast<unsigned>(card.attributes[kPciDomainId]),
-           static_cast<unsigned>(card.attributes[kPciBusId]), static_cast<unsigned>(card.attributes[kPciDeviceId]));
+  snprintf(bus_id, sizeof bus_id, "%08x:%02x:%02x.0",
+           static_cast<unsigned>(card.attributes[kPciDomainId]),
+           static_cast<unsigned>(card.attributes[kPciBusId]),
+           static_cast<unsigned>(card.attributes[kPciDeviceId]));
   for (const int place : {kPciBusId, kPciDeviceId, kPciDomainId}) card.attributes.erase(place);
   const int old_sms = card.sms;
   card.sms = attribute_of(card, kMultiprocessorCount);
@@ -259,11 +292,14 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index, 
   card.memory_clock_khz = attribute_of(card, kMemoryClockRate);
   card.memory_bus_bits = attribute_of(card, kMemoryBusWidth);
   card.l2_bytes = static_cast<uint64_t>(attribute_of(card, kL2CacheSize));
-  for (const char* path : {"name", "sms", "attributes", "sm_clock_khz", "memory.total_bytes", "memory.clock_khz", "memory.bus_bits", "memory.l2_bytes"}) card.sources[path] = by;
+  for (const char* path : {"name", "sms", "attributes", "sm_clock_khz", "memory.total_bytes",
+                           "memory.clock_khz", "memory.bus_bits", "memory.l2_bytes"})
+    card.sources[path] = by;
   if (!same_name) {
     card.memory_bytes_per_s = 2.0 * card.memory_clock_khz * 1000.0 * card.memory_bus_bits / 8;
     card.sources["memory.bytes_per_s"] = "derived: 2 x memory clock x bus width / 8";
-    for (auto& [type, rate] : card.peak) rate *= static_cast<double>(card.sms) / std::max(1, old_sms);
+    for (auto& [type, rate] : card.peak)
+      rate *= static_cast<double>(card.sms) / std::max(1, old_sms);
     card.nominal_bytes = (total + (1ull << 30) - 1) >> 30 << 30;
     out.missing.push_back("peak");
   }
@@ -281,30 +317,37 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index, 
       card.power_limit_watts = static_cast<int>(power / 1000);
       card.sources["power_limit_watts"] = by;
     }
-    if (nvml.generation(nvml.device, &generation) == 0 && nvml.width(nvml.device, &width) == 0 && generation && width) {
+    if (nvml.generation(nvml.device, &generation) == 0 && nvml.width(nvml.device, &width) == 0 &&
+        generation && width) {
       card.pcie_generation = static_cast<int>(generation);
       card.pcie_lanes = static_cast<int>(width);
       card.sources["host_link.pcie_generation"] = card.sources["host_link.pcie_lanes"] = by;
     }
     if (have_context && nvml.used() > used_before + (16ull << 20)) {
       card.context_bytes = nvml.used() - used_before;
-      card.sources["context_bytes"] = by + "; the growth of NVML's used memory when a context is made";
+      card.sources["context_bytes"] =
+          by + "; the growth of NVML's used memory when a context is made";
     } else {
       out.missing.push_back("context_bytes");
     }
   } else {
     card.nvml_total_bytes = total + (like->nvml_total_bytes - like->total_bytes);
-    card.sources["memory.nvml_total_bytes"] = "estimated: NVML does not answer; as much more as on the catalogue's " + like->key;
-    out.missing.insert(out.missing.end(), {"memory.nvml_total_bytes", "power_limit_watts", "context_bytes"});
+    card.sources["memory.nvml_total_bytes"] =
+        "estimated: NVML does not answer; as much more as on the catalogue's " + like->key;
+    out.missing.insert(out.missing.end(),
+                       {"memory.nvml_total_bytes", "power_limit_watts", "context_bytes"});
   }
   card.nvml_total_bytes = std::max<uint64_t>(card.nvml_total_bytes, card.total_bytes);
-  const std::vector<int> groups = have_context ? groups_from_clusters(ask_clusters(driver, card)) : std::vector<int>();
+  const std::vector<int> groups =
+      have_context ? groups_from_clusters(ask_clusters(driver, card)) : std::vector<int>();
   if (!groups.empty() && groups.size() <= 32) {
     card.sms_per_group = groups;
     card.sources["sms_per_group"] = by + "; from the active clusters of every cluster size";
   } else {
     if (card.sms != old_sms) spread_evenly(&card);
-    card.sources["sms_per_group"] = "estimated: " + std::string(card.sms != old_sms ? "spread evenly" : "as the catalogue's " + like->key);
+    card.sources["sms_per_group"] =
+        "estimated: " +
+        std::string(card.sms != old_sms ? "spread evenly" : "as the catalogue's " + like->key);
     if (card.architecture.largest_cluster > 0) out.missing.push_back("sms_per_group");
   }
   // Keep of the attributes only what the architecture and the figures do not already answer.

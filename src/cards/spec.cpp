@@ -16,7 +16,8 @@ std::string_view trim(std::string_view text) {
 }
 
 bool all_digits(std::string_view text) {
-  return !text.empty() && text.size() <= 6 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() && text.size() <= 6 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 int number_of(std::string_view digits) {
@@ -39,7 +40,8 @@ Counted split_count(std::string_view item) {
     if (all_digits(tail) && !head.empty()) return {head, number_of(tail)};
   }
   const size_t at = item.find_first_not_of("0123456789");
-  if (at != std::string_view::npos && at > 0 && at <= 3 && (item[at] == 'x' || item[at] == 'X' || item[at] == '*')) {
+  if (at != std::string_view::npos && at > 0 && at <= 3 &&
+      (item[at] == 'x' || item[at] == 'X' || item[at] == '*')) {
     const std::string_view tail = trim(item.substr(at + 1));
     if (!tail.empty()) return {tail, number_of(item.substr(0, at))};
   }
@@ -57,7 +59,8 @@ Result<std::vector<Card>> parse_gpu_spec(std::string_view spec) {
     const size_t comma = rest.find(',');
     const std::string_view item = trim(rest.substr(0, comma));
     if (item.empty()) {
-      return Error{ErrorCode::kUsage, "a card's name is missing", "--gpu", "For example: --gpu \"RTX 3060\", --gpu a100-80gbx4, --gpu h100:2"};
+      return Error{ErrorCode::kUsage, "a card's name is missing", "--gpu",
+                   "For example: --gpu \"RTX 3060\", --gpu a100-80gbx4, --gpu h100:2"};
     }
     // The whole text first: a name may itself end in x and a number.
     auto card = find_card(item);
@@ -81,18 +84,33 @@ Result<std::vector<Card>> parse_gpu_spec(std::string_view spec) {
 
 Result<uint64_t> parse_bytes(std::string_view text) {
   const std::string_view trimmed = trim(text);
-  const Error wrong{ErrorCode::kUsage, fmt::format("not a size: \"{}\"", text.substr(0, 80)), "--memory",
-                    "For example: 10GiB, 512MiB, 80GB (10^9), 1073741824."};
+  const Error wrong{ErrorCode::kUsage, fmt::format("not a size: \"{}\"", text.substr(0, 80)),
+                    "--memory", "For example: 10GiB, 512MiB, 80GB (10^9), 1073741824."};
   double number = 0;
-  const auto [end, code] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number, std::chars_format::fixed);
+  const auto [end, code] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number,
+                                           std::chars_format::fixed);
   if (code != std::errc() || !(number > 0)) return wrong;
   std::string unit;
   for (const char c : trim(trimmed.substr(static_cast<size_t>(end - trimmed.data())))) {
     unit += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   }
-  static constexpr struct { const char* name; double factor; } kUnits[] = {
-      {"", 1}, {"b", 1}, {"k", 1024.0}, {"kib", 1024.0}, {"kb", 1e3}, {"m", 1048576.0}, {"mib", 1048576.0}, {"mb", 1e6},
-      {"g", 1073741824.0}, {"gib", 1073741824.0}, {"gb", 1e9}, {"t", 1099511627776.0}, {"tib", 1099511627776.0}, {"tb", 1e12}};
+  static constexpr struct {
+    const char* name;
+    double factor;
+  } kUnits[] = {{"", 1},
+                {"b", 1},
+                {"k", 1024.0},
+                {"kib", 1024.0},
+                {"kb", 1e3},
+                {"m", 1048576.0},
+                {"mib", 1048576.0},
+                {"mb", 1e6},
+                {"g", 1073741824.0},
+                {"gib", 1073741824.0},
+                {"gb", 1e9},
+                {"t", 1099511627776.0},
+                {"tib", 1099511627776.0},
+                {"tb", 1e12}};
   for (const auto& candidate : kUnits) {
     if (unit != candidate.name) continue;
     const double bytes = number * candidate.factor;

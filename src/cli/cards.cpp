@@ -17,7 +17,7 @@ constexpr uint64_t kLeastMemoryBytes = 64ull << 20;
 
 // What the asking process hands back through a pipe.
 struct Answer {
-  int error = 0;                 // the driver's, 0: none; -1: not loadable
+  int error = 0;  // the driver's, 0: none; -1: not loadable
   int count = 0;
   char name[abi::kMaxDevices][96] = {};
   uint64_t total_bytes[abi::kMaxDevices] = {};
@@ -69,7 +69,8 @@ Result<std::vector<abi::CardDesc>> choose_cards(const std::string& gpu, const st
       return error;
     }
     if (*parsed < kLeastMemoryBytes) {
-      return Error{ErrorCode::kUsage, "a virtual GPU has at least 64 MiB", "--memory", "for example: --memory 10GiB"};
+      return Error{ErrorCode::kUsage, "a virtual GPU has at least 64 MiB", "--memory",
+                   "for example: --memory 10GiB"};
     }
     bytes = *parsed;
   }
@@ -83,7 +84,8 @@ Result<std::vector<abi::CardDesc>> choose_cards(const std::string& gpu, const st
     return error;
   }
   std::vector<abi::CardDesc> out;
-  for (const auto& card : *cards) out.push_back(cards::to_desc(card, static_cast<int>(out.size()), bytes));
+  for (const auto& card : *cards)
+    out.push_back(cards::to_desc(card, static_cast<int>(out.size()), bytes));
   return out;
 }
 
@@ -112,8 +114,9 @@ Result<std::vector<abi::CardDesc>> real_cards(const std::filesystem::path& drive
   }
   if (got != sizeof answer || answer.error != 0) {
     return Error{ErrorCode::kSystem,
-                 got == sizeof answer && answer.error > 0 ? "the driver refuses to start (error " + std::to_string(answer.error) + ")"
-                                                          : "the driver cannot be loaded",
+                 got == sizeof answer && answer.error > 0
+                     ? "the driver refuses to start (error " + std::to_string(answer.error) + ")"
+                     : "the driver cannot be loaded",
                  driver.string(), "does nvidia-smi work?"};
   }
   std::vector<abi::CardDesc> out(static_cast<size_t>(answer.count));

@@ -19,8 +19,8 @@ constexpr std::array kPassedOn = {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIG
 
 std::atomic<pid_t> child_pid{0};
 
-// A signal from the terminal goes to the whole foreground group, so the child has it already; one that a process sent may
-// have been sent to us alone.
+// A signal from the terminal goes to the whole foreground group, so the child has it already; one
+// that a process sent may have been sent to us alone.
 void pass_on(int signal, siginfo_t* info, void*) {
   const int saved = errno;
   const pid_t pid = child_pid.load();
@@ -69,7 +69,8 @@ Result<ChildExit> run_child(const ChildOptions& options) {
   auto arguments = pointers(options.command);
   auto environment = pointers(options.environment);
   int failure[2];  // the child's errno if exec fails; closed by a successful exec
-  if (::pipe2(failure, O_CLOEXEC) != 0) return Error{ErrorCode::kSystem, ::strerror(errno), "pipe", ""};
+  if (::pipe2(failure, O_CLOEXEC) != 0)
+    return Error{ErrorCode::kSystem, ::strerror(errno), "pipe", ""};
 
   const SignalHandlers handlers;
   const uint64_t start = monotonic_ns();
@@ -78,7 +79,8 @@ Result<ChildExit> run_child(const ChildOptions& options) {
     const int error = errno;
     ::close(failure[0]);
     ::close(failure[1]);
-    return Error{ErrorCode::kSystem, std::string("cannot start a process: ") + ::strerror(error), "fork", ""};
+    return Error{ErrorCode::kSystem, std::string("cannot start a process: ") + ::strerror(error),
+                 "fork", ""};
   }
   if (pid == 0) {
     handlers.restore();

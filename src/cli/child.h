@@ -1,4 +1,5 @@
-// The user's command as a child process: started in our process group on our terminal, signals passed on, waited for.
+// The user's command as a child process: started in our process group on our terminal, signals
+// passed on, waited for.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,19 @@ struct ChildOptions {
 };
 
 struct ChildExit {
-  int code = 0;            // what we exit with: the child's own, or 128 + signal
-  int signal = 0;          // that killed it; 0: it exited
+  int code = 0;    // what we exit with: the child's own, or 128 + signal
+  int signal = 0;  // that killed it; 0: it exited
   bool core_dumped = false;
   uint64_t wall_ns = 0;
-  // The command could not be started: code is 127 (not found) or 126 (found, cannot be run), error says why.
+  // The command could not be started: code is 127 (not found) or 126 (found, cannot be run), error
+  // says why.
   bool started = true;
   std::string error;
 };
 
-// Blocks until the child has ended. A keyboard's SIGINT and SIGQUIT reach the child by itself and we wait for what it does;
-// SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT and SIGINT sent to us alone are passed on. Error: no process could be made.
+// Blocks until the child has ended. A keyboard's SIGINT and SIGQUIT reach the child by itself and
+// we wait for what it does; SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT and SIGINT sent to us alone
+// are passed on. Error: no process could be made.
 Result<ChildExit> run_child(const ChildOptions& options);
 
 }  // namespace tonnage::cli

@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// An empty element of a path list means the current folder, so no colon is left over when the list was empty.
+// An empty element of a path list means the current folder, so no colon is left over when the list
+// was empty.
 std::string first_on_list(const std::string& first, const std::string& list) {
   return list.empty() ? first : first + ":" + list;
 }
@@ -42,7 +43,8 @@ std::vector<fs::path> loader_cache() {
   while (::fgets(line, sizeof line, pipe) != nullptr) {
     const std::string_view text(line);
     const size_t arrow = text.find(" => ");
-    if (text.find("libcuda.so.1 ") == std::string_view::npos || arrow == std::string_view::npos) continue;
+    if (text.find("libcuda.so.1 ") == std::string_view::npos || arrow == std::string_view::npos)
+      continue;
     std::string_view path = text.substr(arrow + 4);
     while (!path.empty() && (path.back() == '\n' || path.back() == ' ')) path.remove_suffix(1);
     out.emplace_back(path);
@@ -53,7 +55,8 @@ std::vector<fs::path> loader_cache() {
 
 }  // namespace
 
-std::vector<std::string> child_environment(char** ours, const InstallPaths& paths, const fs::path& session_path,
+std::vector<std::string> child_environment(char** ours, const InstallPaths& paths,
+                                           const fs::path& session_path,
                                            const fs::path& real_cuda) {
   std::map<std::string, std::string> values;
   std::vector<std::string> out;
@@ -86,8 +89,9 @@ Result<fs::path> find_real_driver(const InstallPaths& paths) {
       for (const auto& folder : split_list(list)) candidates.push_back(folder / "libcuda.so.1");
     }
     for (const auto& path : loader_cache()) candidates.push_back(path);
-    for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
-                               "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"}) {
+    for (const char* folder :
+         {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+          "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"}) {
       candidates.push_back(fs::path(folder) / "libcuda.so.1");
     }
   }
@@ -97,8 +101,9 @@ Result<fs::path> find_real_driver(const InstallPaths& paths) {
     const bool ours = same_folder(real, paths.vgpu_dir) || same_folder(real, paths.passthrough_dir);
     if (!ours && fs::is_regular_file(real, error)) return real;
   }
-  return Error{ErrorCode::kNotFound, "there is no NVIDIA driver on this machine (libcuda.so.1)", "--real",
-               "run without --real for a virtual GPU, or name the driver's file in TONNAGE_REAL_CUDA"};
+  return Error{
+      ErrorCode::kNotFound, "there is no NVIDIA driver on this machine (libcuda.so.1)", "--real",
+      "run without --real for a virtual GPU, or name the driver's file in TONNAGE_REAL_CUDA"};
 }
 
 }  // namespace tonnage::cli

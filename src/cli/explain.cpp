@@ -7,13 +7,13 @@
 
 #include "analysis/diagnosis/findings.h"
 #include "analysis/diagnosis/findings_diff.h"
+#include "cards/catalogue.h"
 #include "cli/exit_codes.h"
 #include "cli/explain_input.h"
 #include "cli/explain_json.h"
 #include "cli/explain_text.h"
 #include "cli/exports.h"
 #include "cli/output.h"
-#include "cards/catalogue.h"
 
 namespace tonnage::cli {
 namespace {
@@ -32,12 +32,15 @@ void add_output_options(CLI::App* command, Output& output) {
   command->add_flag("--force", output.force, "Replace an existing file");
 }
 
-report::TextOptions text_options(const Output& output) { return output.file.empty() ? report::text_options_for(STDOUT_FILENO) : report::TextOptions{}; }
+report::TextOptions text_options(const Output& output) {
+  return output.file.empty() ? report::text_options_for(STDOUT_FILENO) : report::TextOptions{};
+}
 
 Result<void> deliver(const std::string& text, const Output& output) {
   if (!output.file.empty()) return write_file(output.file, text, output.force);
   std::fwrite(text.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) != 0) return Error{ErrorCode::kIo, "writing the answer failed", "standard output", ""};
+  if (std::fflush(stdout) != 0)
+    return Error{ErrorCode::kIo, "writing the answer failed", "standard output", ""};
   return {};
 }
 
@@ -50,16 +53,20 @@ struct ExplainOptions {
 };
 
 // A log beside a snapshot belongs to it if there is one of each with a matching request.
-std::optional<sources::LogOom> message_for(const record::Record& record, const std::vector<ExplainInput>& inputs) {
+std::optional<sources::LogOom> message_for(const record::Record& record,
+                                           const std::vector<ExplainInput>& inputs) {
   for (const ExplainInput& input : inputs) {
     const auto* log = std::get_if<sources::Log>(&input);
     if (!log) continue;
     for (const sources::LogOom& oom : log->ooms) {
       if (!oom.requested) continue;
       for (const abi::MemoryEvent& event : record.events) {
-        if (event.kind != abi::EventKind::kOom || (oom.device && *oom.device != event.device)) continue;
-        const uint64_t wanted = analysis::segment_request(analysis::round_request(event.size_bytes, record.settings.roundup_power2_divisions));
-        const uint64_t off = wanted > oom.requested->bytes ? wanted - oom.requested->bytes : oom.requested->bytes - wanted;
+        if (event.kind != abi::EventKind::kOom || (oom.device && *oom.device != event.device))
+          continue;
+        const uint64_t wanted = analysis::segment_request(
+            analysis::round_request(event.size_bytes, record.settings.roundup_power2_divisions));
+        const uint64_t off = wanted > oom.requested->bytes ? wanted - oom.requested->bytes
+                                                           : oom.requested->bytes - wanted;
         if (off <= oom.requested->plus_minus_bytes + 1) return oom;
       }
     }
@@ -91,7 +98,8 @@ Result<void> run_explain(const ExplainOptions& options) {
       explanations.push_back(analysis::explain(std::get<sources::Log>(input), how));
     }
   }
-  if (auto written = write_exports(explanations, options.exports, options.output.force); !written) return written.error();
+  if (auto written = write_exports(explanations, options.exports, options.output.force); !written)
+    return written.error();
   std::string text;
   if (options.output.json) {
     text = explanations_to_json(explanations);
@@ -117,7 +125,9 @@ Result<void> run_diff(const DiffOptions& options) {
     sides[i] = analysis::explain(*record);
   }
   const analysis::Diff diff = analysis::diff(sides[0], sides[1]);
-  return deliver(options.output.json ? diff_to_json(diff) : render_diff(diff, text_options(options.output)), options.output);
+  return deliver(
+      options.output.json ? diff_to_json(diff) : render_diff(diff, text_options(options.output)),
+      options.output);
 }
 
 struct CheckOptions {
@@ -131,8 +141,10 @@ Result<uint64_t> tolerance_bytes(const std::string& text, uint64_t of) {
   if (!text.empty() && text.back() == '%') {
     double percent = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size() - 1, percent);
-    if (error != std::errc() || end != text.data() + text.size() - 1 || percent < 0 || percent > 1000)
-      return Error{ErrorCode::kUsage, "the tolerance \"" + text + "\" is not a percentage", "--tolerance", "for example 2% or 200MiB"};
+    if (error != std::errc() || end != text.data() + text.size() - 1 || percent < 0 ||
+        percent > 1000)
+      return Error{ErrorCode::kUsage, "the tolerance \"" + text + "\" is not a percentage",
+                   "--tolerance", "for example 2% or 200MiB"};
     return static_cast<uint64_t>(percent / 100 * static_cast<double>(of));
   }
   return cards::parse_bytes(text);
@@ -148,7 +160,8 @@ Result<PeakMetric> metric_of(const std::string& name, const analysis::Report& re
 
 Result<bool> run_check(const CheckOptions& options) {
   if (options.max_peak.empty() && options.baseline.empty() && !options.no_leak)
-    return Error{ErrorCode::kUsage, "nothing to check", "tonnage check", "give --max-peak, --baseline or --no-leak"};
+    return Error{ErrorCode::kUsage, "nothing to check", "tonnage check",
+                 "give --max-peak, --baseline or --no-leak"};
   auto record = open_record_input(options.file);
   if (!record) return record.error();
   const Explanation now = analysis::explain(*record);
@@ -159,12 +172,14 @@ Result<bool> run_check(const CheckOptions& options) {
   const auto peak = peak_of(*now.report, *metric);
   const std::string metric_name = analysis::peak_metric_name(*metric);
   if (!peak && (!options.max_peak.empty() || !options.baseline.empty()))
-    return Error{ErrorCode::kUnsupported, "the record has no " + metric_name + " peak", options.file, "try --metric reserved"};
+    return Error{ErrorCode::kUnsupported, "the record has no " + metric_name + " peak",
+                 options.file, "try --metric reserved"};
   if (!options.max_peak.empty()) {
     auto limit = cards::parse_bytes(options.max_peak);
     if (!limit) return limit.error();
     CheckRow row{"max_peak", peak, *limit, *peak <= *limit, ""};
-    row.text = fmt::format("{} peak {} of at most {}", metric_name, analysis::size_text(*peak), analysis::size_text(*limit));
+    row.text = fmt::format("{} peak {} of at most {}", metric_name, analysis::size_text(*peak),
+                           analysis::size_text(*limit));
     rows.push_back(std::move(row));
   }
   if (!options.baseline.empty()) {
@@ -172,15 +187,20 @@ Result<bool> run_check(const CheckOptions& options) {
     if (!old) return old.error();
     const Explanation before = analysis::explain(*old);
     const auto base = peak_of(*before.report, *metric);
-    if (!base) return Error{ErrorCode::kUnsupported, "the baseline has no " + metric_name + " peak", options.baseline, "try --metric reserved"};
+    if (!base)
+      return Error{ErrorCode::kUnsupported, "the baseline has no " + metric_name + " peak",
+                   options.baseline, "try --metric reserved"};
     auto tolerance = tolerance_bytes(options.tolerance, *base);
     if (!tolerance) return tolerance.error();
     CheckRow row{"baseline", peak, *base + *tolerance, *peak <= *base + *tolerance, ""};
-    row.text = fmt::format("{} peak {}, baseline {} + tolerance {}", metric_name, analysis::size_text(*peak), analysis::size_text(*base), analysis::size_text(*tolerance));
+    row.text = fmt::format("{} peak {}, baseline {} + tolerance {}", metric_name,
+                           analysis::size_text(*peak), analysis::size_text(*base),
+                           analysis::size_text(*tolerance));
     rows.push_back(std::move(row));
   }
   if (options.no_leak) {
-    CheckRow row{"no_leak", std::nullopt, std::nullopt, true, "no memory is left behind step by step"};
+    CheckRow row{"no_leak", std::nullopt, std::nullopt, true,
+                 "no memory is left behind step by step"};
     for (const analysis::Finding& finding : now.findings) {
       if (!finding.bytes_per_step) continue;
       row.passed = false;
@@ -190,7 +210,8 @@ Result<bool> run_check(const CheckOptions& options) {
     }
     rows.push_back(std::move(row));
   }
-  if (!now.failures.empty() && !now.failures.back().recovered) rows.push_back({"out_of_memory", std::nullopt, std::nullopt, false, now.summary});
+  if (!now.failures.empty() && !now.failures.back().recovered)
+    rows.push_back({"out_of_memory", std::nullopt, std::nullopt, false, now.summary});
   bool passed = true;
   for (const CheckRow& row : rows) passed = passed && row.passed;
 
@@ -198,7 +219,8 @@ Result<bool> run_check(const CheckOptions& options) {
   if (options.output.json) {
     text = check_to_json(options.file, metric_name, rows, passed);
   } else {
-    for (const CheckRow& row : rows) text += wrap_text(row.text, 100, row.passed ? "ok      " : "FAILED  ", "        ");
+    for (const CheckRow& row : rows)
+      text += wrap_text(row.text, 100, row.passed ? "ok      " : "FAILED  ", "        ");
   }
   auto delivered = deliver(text, options.output);
   if (!delivered) return delivered.error();
@@ -209,9 +231,18 @@ Result<bool> run_check(const CheckOptions& options) {
 
 void add_explain_commands(CLI::App& app, int& exit_code) {
   auto explain_options = std::make_shared<ExplainOptions>();
-  CLI::App* explain = app.add_subcommand("explain", "What filled the memory, why it ran out, and what to do: of a PyTorch snapshot, a Tonnage record or a log");
-  explain->add_option("file", explain_options->files, "Snapshots (.pickle, also .gz, .xz, .zst), records, logs; - is standard input")->required()->type_name("FILE");
-  explain->add_option("--memory", explain_options->memory, "The card's memory, e.g. 24GiB: snapshots do not say it")->type_name("SIZE");
+  CLI::App* explain = app.add_subcommand("explain",
+                                         "What filled the memory, why it ran out, and what to do: "
+                                         "of a PyTorch snapshot, a Tonnage record or a log");
+  explain
+      ->add_option("file", explain_options->files,
+                   "Snapshots (.pickle, also .gz, .xz, .zst), records, logs; - is standard input")
+      ->required()
+      ->type_name("FILE");
+  explain
+      ->add_option("--memory", explain_options->memory,
+                   "The card's memory, e.g. 24GiB: snapshots do not say it")
+      ->type_name("SIZE");
   explain->add_flag("--brief", explain_options->brief, "Without the tables of the report");
   add_export_options(explain, explain_options->exports);
   add_output_options(explain, explain_options->output);
@@ -222,7 +253,8 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   });
 
   auto diff_options = std::make_shared<DiffOptions>();
-  CLI::App* diff = app.add_subcommand("diff", "What grew between two snapshots or records, by category and line");
+  CLI::App* diff = app.add_subcommand(
+      "diff", "What grew between two snapshots or records, by category and line");
   diff->add_option("before", diff_options->before, "The old one")->required()->type_name("FILE");
   diff->add_option("after", diff_options->after, "The new one")->required()->type_name("FILE");
   add_output_options(diff, diff_options->output);
@@ -233,12 +265,26 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   });
 
   auto check_options = std::make_shared<CheckOptions>();
-  CLI::App* check = app.add_subcommand("check", "A gate for CI: exit code 3 if a snapshot or record crosses a threshold");
-  check->add_option("file", check_options->file, "The snapshot or record")->required()->type_name("FILE");
-  check->add_option("--max-peak", check_options->max_peak, "Largest peak, e.g. 10GiB")->type_name("SIZE");
-  check->add_option("--baseline", check_options->baseline, "An earlier snapshot or record that the peak is compared with")->type_name("FILE");
-  check->add_option("--tolerance", check_options->tolerance, "How far above the baseline is fine: a percentage or a size")->capture_default_str()->type_name("2%|SIZE");
-  check->add_option("--metric", check_options->metric, "Which peak: device (default where it is known), reserved (default for snapshots) or allocated")
+  CLI::App* check = app.add_subcommand(
+      "check", "A gate for CI: exit code 3 if a snapshot or record crosses a threshold");
+  check->add_option("file", check_options->file, "The snapshot or record")
+      ->required()
+      ->type_name("FILE");
+  check->add_option("--max-peak", check_options->max_peak, "Largest peak, e.g. 10GiB")
+      ->type_name("SIZE");
+  check
+      ->add_option("--baseline", check_options->baseline,
+                   "An earlier snapshot or record that the peak is compared with")
+      ->type_name("FILE");
+  check
+      ->add_option("--tolerance", check_options->tolerance,
+                   "How far above the baseline is fine: a percentage or a size")
+      ->capture_default_str()
+      ->type_name("2%|SIZE");
+  check
+      ->add_option("--metric", check_options->metric,
+                   "Which peak: device (default where it is known), reserved (default for "
+                   "snapshots) or allocated")
       ->check(CLI::IsMember({"device", "reserved", "allocated"}));
   check->add_flag("--no-leak", check_options->no_leak, "Also fail if memory grows step by step");
   add_output_options(check, check_options->output);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "sources/compressed_input.h"
 #include "record/record_reader.h"
+#include "sources/compressed_input.h"
 #include "sources/snapshot/snapshot_reader.h"
 
 namespace tonnage::cli {
@@ -14,7 +14,8 @@ constexpr size_t kPeekBytes = 1024;
 bool is_text(std::string_view bytes) {
   const auto odd = std::count_if(bytes.begin(), bytes.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    return byte == 0 || (byte < 32 && byte != '\n' && byte != '\r' && byte != '\t' && byte != 0x1b && byte != 8);
+    return byte == 0 ||
+           (byte < 32 && byte != '\n' && byte != '\r' && byte != '\t' && byte != 0x1b && byte != 8);
   });
   return odd == 0;
 }
@@ -37,7 +38,8 @@ Result<ExplainInput> open_explain_input(const std::string& path) {
   if (!input) return input.error();
   auto first = (*input)->peek(kPeekBytes);
   if (!first) return first.error();
-  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(first->data()), first->size());
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(first->data()),
+                                       first->size());
   if (record::looks_like_record(bytes)) {
     const bool plain_file = path != "-" && (*input)->compression() == sources::Compression::kNone;
     Result<record::Record> record = Error{};
@@ -46,7 +48,8 @@ Result<ExplainInput> open_explain_input(const std::string& path) {
     } else {
       auto all = read_all(**input);
       if (!all) return all.error();
-      record = record::read_record_bytes({reinterpret_cast<const uint8_t*>(all->data()), all->size()}, path);
+      record = record::read_record_bytes(
+          {reinterpret_cast<const uint8_t*>(all->data()), all->size()}, path);
     }
     if (!record) return record.error();
     return ExplainInput(std::make_shared<const record::Record>(std::move(*record)));
@@ -58,8 +61,10 @@ Result<ExplainInput> open_explain_input(const std::string& path) {
   }
   if (first->empty()) return Error{ErrorCode::kCorrupt, "the file is empty", path, ""};
   if (!is_text(*first))
-    return Error{ErrorCode::kUnsupported, "this is neither a PyTorch memory snapshot nor a Tonnage record nor a log", path,
-                 "snapshots come from torch.cuda.memory._dump_snapshot(), records from tonnage run --record"};
+    return Error{ErrorCode::kUnsupported,
+                 "this is neither a PyTorch memory snapshot nor a Tonnage record nor a log", path,
+                 "snapshots come from torch.cuda.memory._dump_snapshot(), records from tonnage run "
+                 "--record"};
   auto log = sources::read_log(**input);
   if (!log) return log.error();
   return ExplainInput(std::move(*log));
@@ -69,7 +74,8 @@ Result<std::shared_ptr<const record::Record>> open_record_input(const std::strin
   auto input = open_explain_input(path);
   if (!input) return input.error();
   if (auto* record = std::get_if<std::shared_ptr<const record::Record>>(&*input)) return *record;
-  return Error{ErrorCode::kUnsupported, "this is a log; a snapshot or a record is needed", path, ""};
+  return Error{ErrorCode::kUnsupported, "this is a log; a snapshot or a record is needed", path,
+               ""};
 }
 
 }  // namespace tonnage::cli

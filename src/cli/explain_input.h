@@ -1,4 +1,5 @@
-// Opens whatever `tonnage explain` is given: a PyTorch snapshot, a Tonnage record or a log, told apart by their first bytes.
+// Opens whatever `tonnage explain` is given: a PyTorch snapshot, a Tonnage record or a log, told
+// apart by their first bytes.
 #pragma once
 
 #include <memory>
@@ -6,8 +7,8 @@
 #include <variant>
 
 #include "base/result.h"
-#include "sources/messages/log_reader.h"
 #include "record/record.h"
+#include "sources/messages/log_reader.h"
 
 namespace tonnage::cli {
 

@@ -19,25 +19,38 @@ Json text(const std::string& value) { return value.empty() ? Json(nullptr) : Jso
 
 Json to_value(const Place& place) {
   if (!place.known()) return nullptr;
-  return {{"file", place.file}, {"line", place.line > 0 ? Json(place.line) : Json(nullptr)}, {"function", text(place.function)}};
+  return {{"file", place.file},
+          {"line", place.line > 0 ? Json(place.line) : Json(nullptr)},
+          {"function", text(place.function)}};
 }
 
 Json to_value(const Site& site) {
   if (!site.line.known() && !site.user_line.known() && site.op.empty()) return nullptr;
-  return {{"line", to_value(site.line)}, {"user_line", to_value(site.user_line)}, {"op", text(site.op)}, {"module", text(site.module)}};
+  return {{"line", to_value(site.line)},
+          {"user_line", to_value(site.user_line)},
+          {"op", text(site.op)},
+          {"module", text(site.module)}};
 }
 
 Json to_value(const std::optional<sources::LogSize>& size) {
   if (!size) return nullptr;
-  return {{"bytes", size->bytes}, {"plus_minus_bytes", size->plus_minus_bytes}, {"text", size->text}};
+  return {
+      {"bytes", size->bytes}, {"plus_minus_bytes", size->plus_minus_bytes}, {"text", size->text}};
 }
 
 Json to_value(const sources::LogOom& oom) {
   Json processes = Json::array();
   for (const auto& process : oom.processes)
-    processes.push_back({{"pid", optional(process.pid)}, {"is_self", process.is_self}, {"in_use", to_value(std::optional(process.in_use))}, {"plausible", process.plausible}});
+    processes.push_back({{"pid", optional(process.pid)},
+                         {"is_self", process.is_self},
+                         {"in_use", to_value(std::optional(process.in_use))},
+                         {"plausible", process.plausible}});
   Json frames = Json::array();
-  for (const auto& frame : oom.frames) frames.push_back({{"file", frame.file}, {"line", frame.line}, {"function", frame.function}, {"code", text(frame.code)}});
+  for (const auto& frame : oom.frames)
+    frames.push_back({{"file", frame.file},
+                      {"line", frame.line},
+                      {"function", frame.function},
+                      {"code", text(frame.code)}});
   return {{"format", sources::oom_format_name(oom.format)},
           {"framework", sources::log_framework_name(oom.framework)},
           {"backend", text(oom.backend)},
@@ -76,7 +89,8 @@ Json to_value(const Failure& failure) {
           {"limit_bytes", optional(failure.limit_bytes)},
           {"limit_is_cap", failure.limit_is_cap},
           {"limit_is_estimate", failure.limit_is_estimate},
-          {"limit_at_least_bytes", failure.limit_is_estimate ? Json(failure.limit_at_least_bytes) : Json(nullptr)},
+          {"limit_at_least_bytes",
+           failure.limit_is_estimate ? Json(failure.limit_at_least_bytes) : Json(nullptr)},
           {"recovered", failure.recovered},
           {"event", failure.message ? Json(nullptr) : Json(failure.moment.event)},
           {"step", failure.moment.step ? Json(failure.moment.step) : Json(nullptr)},
@@ -88,9 +102,16 @@ Json to_value(const Failure& failure) {
 Json to_value(const Finding& finding) {
   Json evidence = Json::array();
   for (const Evidence& entry : finding.evidence)
-    evidence.push_back({{"text", entry.text}, {"bytes", optional(entry.bytes)}, {"site", to_value(entry.site)}, {"events", entry.events}, {"addresses", entry.addresses}});
+    evidence.push_back({{"text", entry.text},
+                        {"bytes", optional(entry.bytes)},
+                        {"site", to_value(entry.site)},
+                        {"events", entry.events},
+                        {"addresses", entry.addresses}});
   Json advice = Json::array();
-  for (const Advice& entry : finding.advice) advice.push_back({{"text", entry.text}, {"saves_bytes", optional(entry.saves_bytes)}, {"setting", text(entry.setting)}});
+  for (const Advice& entry : finding.advice)
+    advice.push_back({{"text", entry.text},
+                      {"saves_bytes", optional(entry.saves_bytes)},
+                      {"setting", text(entry.setting)}});
   return {{"kind", finding_kind_name(finding.kind)},
           {"cause", cause_name(finding.cause)},
           {"primary", finding.primary},
@@ -111,22 +132,28 @@ Json to_value(const Explanation& explanation) {
   Json failures = Json::array(), findings = Json::array();
   for (const Failure& failure : explanation.failures) failures.push_back(to_value(failure));
   for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
-  const char* kind = explanation.kind == Explanation::Kind::kLog ? "log" : explanation.kind == Explanation::Kind::kSnapshot ? "snapshot" : "record";
-  Json out = {{"source", explanation.source},
-              {"kind", kind},
-              {"summary", explanation.summary},
-              {"failures", std::move(failures)},
-              {"findings", std::move(findings)},
-              {"limits", explanation.limits},
-              {"notes", explanation.notes},
-              {"log_lines", explanation.kind == Explanation::Kind::kLog ? Json(explanation.log_lines) : Json(nullptr)},
-              {"report", nullptr}};
+  const char* kind = explanation.kind == Explanation::Kind::kLog        ? "log"
+                     : explanation.kind == Explanation::Kind::kSnapshot ? "snapshot"
+                                                                        : "record";
+  Json out = {
+      {"source", explanation.source},
+      {"kind", kind},
+      {"summary", explanation.summary},
+      {"failures", std::move(failures)},
+      {"findings", std::move(findings)},
+      {"limits", explanation.limits},
+      {"notes", explanation.notes},
+      {"log_lines",
+       explanation.kind == Explanation::Kind::kLog ? Json(explanation.log_lines) : Json(nullptr)},
+      {"report", nullptr}};
   if (explanation.report) out["report"] = Json::parse(report::to_json(*explanation.report, -1));
   return out;
 }
 
 // File names and log lines may hold any bytes: what is not UTF-8 is replaced.
-std::string dump(const Json& value) { return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string dump(const Json& value) {
+  return value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 }  // namespace
 
@@ -140,19 +167,46 @@ std::string diff_to_json(const Diff& diff) {
   Json devices = Json::array();
   for (const DeviceDiff& device : diff.devices) {
     Json metrics = Json::array(), categories = Json::array(), lines = Json::array();
-    for (const DiffMetric& metric : device.metrics) metrics.push_back({{"name", metric.name}, {"before", optional(metric.before)}, {"after", optional(metric.after)}});
-    for (const DiffCategory& row : device.categories) categories.push_back({{"category", category_name(row.category)}, {"before", row.before}, {"after", row.after}});
+    for (const DiffMetric& metric : device.metrics)
+      metrics.push_back({{"name", metric.name},
+                         {"before", optional(metric.before)},
+                         {"after", optional(metric.after)}});
+    for (const DiffCategory& row : device.categories)
+      categories.push_back({{"category", category_name(row.category)},
+                            {"before", row.before},
+                            {"after", row.after}});
     for (const DiffLine& line : device.lines)
-      lines.push_back({{"site", to_value(line.site)}, {"category", category_name(line.category)}, {"before", line.before}, {"after", line.after}, {"count_before", line.count_before}, {"count_after", line.count_after}});
-    devices.push_back({{"device", device.device}, {"metrics", std::move(metrics)}, {"categories", std::move(categories)}, {"lines", std::move(lines)}});
+      lines.push_back({{"site", to_value(line.site)},
+                       {"category", category_name(line.category)},
+                       {"before", line.before},
+                       {"after", line.after},
+                       {"count_before", line.count_before},
+                       {"count_after", line.count_after}});
+    devices.push_back({{"device", device.device},
+                       {"metrics", std::move(metrics)},
+                       {"categories", std::move(categories)},
+                       {"lines", std::move(lines)}});
   }
-  return dump({{"schema", kExplainSchema}, {"before", diff.before}, {"after", diff.after}, {"devices", std::move(devices)}});
+  return dump({{"schema", kExplainSchema},
+               {"before", diff.before},
+               {"after", diff.after},
+               {"devices", std::move(devices)}});
 }
 
-std::string check_to_json(const std::string& source, const std::string& metric, const std::vector<CheckRow>& rows, bool passed) {
+std::string check_to_json(const std::string& source, const std::string& metric,
+                          const std::vector<CheckRow>& rows, bool passed) {
   Json checks = Json::array();
-  for (const CheckRow& row : rows) checks.push_back({{"name", row.name}, {"value", optional(row.value)}, {"limit", optional(row.limit)}, {"passed", row.passed}, {"text", row.text}});
-  return dump({{"schema", kExplainSchema}, {"source", source}, {"metric", metric}, {"passed", passed}, {"checks", std::move(checks)}});
+  for (const CheckRow& row : rows)
+    checks.push_back({{"name", row.name},
+                      {"value", optional(row.value)},
+                      {"limit", optional(row.limit)},
+                      {"passed", row.passed},
+                      {"text", row.text}});
+  return dump({{"schema", kExplainSchema},
+               {"source", source},
+               {"metric", metric},
+               {"passed", passed},
+               {"checks", std::move(checks)}});
 }
 
 }  // namespace tonnage::cli

@@ -11,14 +11,15 @@ namespace tonnage::cli {
 inline constexpr int kExplainSchema = 1;
 
 struct CheckRow {
-  std::string name;                       // "max_peak", "baseline", "no_leak", "out_of_memory"
-  std::optional<uint64_t> value, limit;   // bytes
+  std::string name;                      // "max_peak", "baseline", "no_leak", "out_of_memory"
+  std::optional<uint64_t> value, limit;  // bytes
   bool passed = true;
   std::string text;
 };
 
 std::string explanations_to_json(const std::vector<analysis::Explanation>& explanations);
 std::string diff_to_json(const analysis::Diff& diff);
-std::string check_to_json(const std::string& source, const std::string& metric, const std::vector<CheckRow>& rows, bool passed);
+std::string check_to_json(const std::string& source, const std::string& metric,
+                          const std::vector<CheckRow>& rows, bool passed);
 
 }  // namespace tonnage::cli

@@ -22,21 +22,31 @@ std::string change_text(uint64_t before, uint64_t after) {
   const bool more = after > before;
   const uint64_t by = more ? after - before : before - after;
   std::string text = fmt::format("{}{}", more ? "+" : "-", size_text(by));
-  if (before > 0) text += fmt::format(" ({}{:.1f} %)", more ? "+" : "-", 100.0 * static_cast<double>(by) / static_cast<double>(before));
+  if (before > 0)
+    text += fmt::format(" ({}{:.1f} %)", more ? "+" : "-",
+                        100.0 * static_cast<double>(by) / static_cast<double>(before));
   return text;
 }
 
-std::string optional_size(const std::optional<uint64_t>& bytes) { return bytes ? size_text(*bytes) : "not known"; }
+std::string optional_size(const std::optional<uint64_t>& bytes) {
+  return bytes ? size_text(*bytes) : "not known";
+}
 
 void render_finding(const Finding& finding, size_t number, const Style& style, std::string& out) {
   const int width = prose_width(style);
-  const Color color = finding.primary ? Color::kRed : finding.kind == FindingKind::kLeak ? Color::kYellow : Color::kCyan;
+  const Color color = finding.primary                      ? Color::kRed
+                      : finding.kind == FindingKind::kLeak ? Color::kYellow
+                                                           : Color::kCyan;
   std::string title = fmt::format("{}. {}", number, finding.title);
   if (finding.primary) title += " (the main reason)";
   out += style.paint(style.safe(title), color) + "\n";
   out += wrap_text(style.safe(finding.text), width, "   ", "   ");
-  if (finding.site && finding.site->line.known()) out += wrap_text(style.safe("line: " + finding.site->line.file + fmt::format(":{}", finding.site->line.line)), width, "   ", "         ");
-  for (const Evidence& evidence : finding.evidence) out += wrap_text(style.safe(evidence.text), width, "   - ", "     ");
+  if (finding.site && finding.site->line.known())
+    out += wrap_text(style.safe("line: " + finding.site->line.file +
+                                fmt::format(":{}", finding.site->line.line)),
+                     width, "   ", "         ");
+  for (const Evidence& evidence : finding.evidence)
+    out += wrap_text(style.safe(evidence.text), width, "   - ", "     ");
   for (const Advice& advice : finding.advice) {
     std::string text = advice.text;
     if (!advice.setting.empty()) text += ": " + advice.setting;
@@ -47,7 +57,8 @@ void render_finding(const Finding& finding, size_t number, const Style& style, s
 
 }  // namespace
 
-std::string wrap_text(const std::string& text, int width, const std::string& first, const std::string& indent) {
+std::string wrap_text(const std::string& text, int width, const std::string& first,
+                      const std::string& indent) {
   std::string out, line = first;
   bool empty = true;
   size_t at = 0;
@@ -70,7 +81,8 @@ std::string wrap_text(const std::string& text, int width, const std::string& fir
   return out + line + "\n";
 }
 
-std::string render_explanation(const Explanation& explanation, const report::TextOptions& options, bool with_report) {
+std::string render_explanation(const Explanation& explanation, const report::TextOptions& options,
+                               bool with_report) {
   const Style style(options);
   std::string out = style.paint(style.safe(explanation.source), Color::kBold) + "\n\n";
   out += wrap_text(style.safe(explanation.summary), prose_width(style), "", "");
@@ -80,9 +92,12 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
     // Findings of different failures: say whose they are.
     if (explanation.failures.size() > 1 && finding.failure >= 0 && finding.primary) {
       const Failure& failure = explanation.failures[static_cast<size_t>(finding.failure)];
-      std::string head = fmt::format("Failure {} of {}: {} asked for", finding.failure + 1, explanation.failures.size(), failure.request_bytes ? size_text(failure.request_bytes) : "memory");
+      std::string head = fmt::format(
+          "Failure {} of {}: {} asked for", finding.failure + 1, explanation.failures.size(),
+          failure.request_bytes ? size_text(failure.request_bytes) : "memory");
       if (failure.rank) head += fmt::format(", rank {}", *failure.rank);
-      if (failure.message && failure.message->count > 1) head += fmt::format(", printed {} times", failure.message->count);
+      if (failure.message && failure.message->count > 1)
+        head += fmt::format(", printed {} times", failure.message->count);
       if (failure.recovered) head += ", the program went on";
       out += style.paint(style.safe(head), Color::kBold) + "\n";
     }
@@ -90,13 +105,19 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
   }
   if (!explanation.limits.empty()) {
     out += "\nWhat cannot be known\n";
-    for (const std::string& limit : explanation.limits) out += wrap_text(style.safe(limit), prose_width(style), "  - ", "    ");
+    for (const std::string& limit : explanation.limits)
+      out += wrap_text(style.safe(limit), prose_width(style), "  - ", "    ");
   }
   if (!explanation.notes.empty()) {
     out += "\nAbout the file\n";
-    for (const std::string& note : explanation.notes) out += wrap_text(style.safe(note), prose_width(style), "  - ", "    ");
+    for (const std::string& note : explanation.notes)
+      out += wrap_text(style.safe(note), prose_width(style), "  - ", "    ");
   }
-  if (with_report && explanation.report) out.append("\n").append(style.rule(style.width())).append("\n\n").append(report::render_text(*explanation.report, options));
+  if (with_report && explanation.report)
+    out.append("\n")
+        .append(style.rule(style.width()))
+        .append("\n\n")
+        .append(report::render_text(*explanation.report, options));
   return out;
 }
 
@@ -108,18 +129,24 @@ std::string render_diff(const Diff& diff, const report::TextOptions& options) {
     for (const DiffMetric& metric : device.metrics) {
       std::string name = metric.name;
       std::replace(name.begin(), name.end(), '_', ' ');
-      out += "  " + style.left(name, 18) + style.right(optional_size(metric.before), 12) + style.right(optional_size(metric.after), 12) + "  ";
+      out += "  " + style.left(name, 18) + style.right(optional_size(metric.before), 12) +
+             style.right(optional_size(metric.after), 12) + "  ";
       out += metric.before && metric.after ? change_text(*metric.before, *metric.after) : "";
       out += "\n";
     }
     if (!device.categories.empty()) out += "  at the allocated peak, by category\n";
     for (const DiffCategory& row : device.categories)
-      out += "    " + style.left(report::category_title(row.category), 16) + style.right(size_text(row.before), 12) + style.right(size_text(row.after), 12) + "  " + change_text(row.before, row.after) + "\n";
+      out += "    " + style.left(report::category_title(row.category), 16) +
+             style.right(size_text(row.before), 12) + style.right(size_text(row.after), 12) + "  " +
+             change_text(row.before, row.after) + "\n";
     if (!device.lines.empty()) out += "  by line, what changed most\n";
     for (const DiffLine& line : device.lines) {
       std::string place = site_text(line.site);
       if (place.empty()) place = "(no line recorded)";
-      out += "    " + style.right(change_text(line.before, line.after), 24) + "  " + style.safe(place) + fmt::format("  {}, {} -> {} tensors\n", report::category_title(line.category), line.count_before, line.count_after);
+      out += "    " + style.right(change_text(line.before, line.after), 24) + "  " +
+             style.safe(place) +
+             fmt::format("  {}, {} -> {} tensors\n", report::category_title(line.category),
+                         line.count_before, line.count_after);
     }
     if (device.lines.empty()) out += "  no line changed\n";
   }

@@ -1,4 +1,5 @@
-// The files that `run`, `report` and `explain` can write beside their answer: --html, --trace, --csv, --csv-events.
+// The files that `run`, `report` and `explain` can write beside their answer: --html, --trace,
+// --csv, --csv-events.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,7 +13,9 @@ namespace tonnage::cli {
 
 struct ExportFiles {
   std::string html, trace, csv, csv_events;
-  bool any() const { return !html.empty() || !trace.empty() || !csv.empty() || !csv_events.empty(); }
+  bool any() const {
+    return !html.empty() || !trace.empty() || !csv.empty() || !csv_events.empty();
+  }
 };
 
 void add_export_options(CLI::App* command, ExportFiles& files);
@@ -21,6 +24,7 @@ void add_export_options(CLI::App* command, ExportFiles& files);
 Result<void> check_exports(const ExportFiles& files, bool force);
 
 // Errors: those of write_file; kUnsupported if only logs are there to be exported as events.
-Result<void> write_exports(const std::vector<analysis::Explanation>& explanations, const ExportFiles& files, bool force);
+Result<void> write_exports(const std::vector<analysis::Explanation>& explanations,
+                           const ExportFiles& files, bool force);
 
 }  // namespace tonnage::cli

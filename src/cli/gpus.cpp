@@ -4,12 +4,12 @@
 
 #include <memory>
 
+#include "cards/card_json.h"
+#include "cards/measure.h"
 #include "cli/exit_codes.h"
 #include "cli/install_paths.h"
 #include "cli/output.h"
 #include "cli/session_setup.h"
-#include "cards/card_json.h"
-#include "cards/measure.h"
 
 namespace tonnage::cli {
 namespace {
@@ -29,15 +29,18 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
-// Cards of which each word is a part of the key, the name, an alias or the chip; a word may be a family or an architecture.
-std::vector<Card> containing(const std::vector<Card>& cards, const std::vector<std::string>& words) {
+// Cards of which each word is a part of the key, the name, an alias or the chip; a word may be a
+// family or an architecture.
+std::vector<Card> containing(const std::vector<Card>& cards,
+                             const std::vector<std::string>& words) {
   const auto lower = [](std::string text) {
     for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     return text;
   };
   std::vector<Card> out;
   for (const Card& card : cards) {
-    std::string text = card.key + "\n" + card.name + "\n" + card.chip + "\n" + card.family + "\n" + card.architecture.name;
+    std::string text = card.key + "\n" + card.name + "\n" + card.chip + "\n" + card.family + "\n" +
+                       card.architecture.name;
     for (const std::string& alias : card.aliases) text += "\n" + alias;
     text = lower(text);
     bool all = true;
@@ -78,7 +81,9 @@ int measure(const Options& options, const cards::Catalogue& catalogue) {
     if (!found) {
       Error error = found.error();
       error.where = "--measure";
-      error.hint = "measuring needs a real card with its driver; `tonnage gpus` lists the cards that need none";
+      error.hint =
+          "measuring needs a real card with its driver; `tonnage gpus` lists the cards that need "
+          "none";
       return fail(error);
     }
     driver = found->string();
@@ -93,7 +98,9 @@ int measure(const Options& options, const cards::Catalogue& catalogue) {
     if (!written) return fail(written.error());
     say(fmt::format("wrote {}: tonnage run --gpu {} -- …", options.output, options.output));
   }
-  if (!measured->missing.empty()) say(fmt::format("not measured, but the catalogue's or estimated: {}", joined(measured->missing)));
+  if (!measured->missing.empty())
+    say(fmt::format("not measured, but the catalogue's or estimated: {}",
+                    joined(measured->missing)));
   return kExitSuccess;
 }
 
@@ -113,7 +120,10 @@ int run_gpus(const Options& options) {
     if (card) return show_card(options, *card, some);
     if (some.empty()) return fail(card.error());
   }
-  if (some.empty()) return fail(Error{ErrorCode::kNotFound, fmt::format("no card has all of \"{}\" in its name", joined(options.words)), "gpus", "`tonnage gpus` lists all."});
+  if (some.empty())
+    return fail(Error{ErrorCode::kNotFound,
+                      fmt::format("no card has all of \"{}\" in its name", joined(options.words)),
+                      "gpus", "`tonnage gpus` lists all."});
   return show_list(options, some);
 }
 
@@ -121,14 +131,20 @@ int run_gpus(const Options& options) {
 
 void add_gpus_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("gpus", "Cards that can be run on: the catalogue, one card, or a measured one");
-  command->add_option("CARD", options->words, "A card (\"RTX 3090\", h100, \"a100 1g.10gb\"), or words to list by (ampere, laptop, 4090)");
+  CLI::App* command = app.add_subcommand(
+      "gpus", "Cards that can be run on: the catalogue, one card, or a measured one");
+  command->add_option(
+      "CARD", options->words,
+      "A card (\"RTX 3090\", h100, \"a100 1g.10gb\"), or words to list by (ampere, laptop, 4090)");
   command->add_flag("--list", options->list, "List, even if the words name one card");
-  command->add_flag("--attributes", options->attributes, "Every device attribute that the virtual driver answers for the card");
+  command->add_flag("--attributes", options->attributes,
+                    "Every device attribute that the virtual driver answers for the card");
   command->add_flag("--json", options->json, "As JSON; bytes and rates as numbers");
   command->add_option("--card", options->card_file, "Check and show a card file of your own");
-  command->add_flag("--measure", options->measure, "Ask the real card of this machine and print its card file");
-  command->add_option("--device", options->device, "Which real card to measure (default: 0)")->check(CLI::Range(0, 255));
+  command->add_flag("--measure", options->measure,
+                    "Ask the real card of this machine and print its card file");
+  command->add_option("--device", options->device, "Which real card to measure (default: 0)")
+      ->check(CLI::Range(0, 255));
   command->add_option("-o,--output", options->output, "Write the measured card file here");
   command->add_flag("--force", options->force, "Replace an existing file");
   command->callback([options, &exit_code] { exit_code = run_gpus(*options); });

@@ -11,8 +11,8 @@ Result<InstallPaths> find_install_paths() {
   InstallPaths paths;
   paths.executable = fs::read_symlink("/proc/self/exe", error);
   if (error) {
-    return Error{ErrorCode::kSystem, "cannot find the path of this program: " + error.message(), "/proc/self/exe",
-                 "mount /proc, or run on Linux"};
+    return Error{ErrorCode::kSystem, "cannot find the path of this program: " + error.message(),
+                 "/proc/self/exe", "mount /proc, or run on Linux"};
   }
   const fs::path prefix = paths.executable.parent_path().parent_path();
   const fs::path library = prefix / TONNAGE_INSTALL_LIBDIR / "tonnage";

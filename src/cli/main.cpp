@@ -1,8 +1,8 @@
 // tonnage: the one binary. Each command is in a file of its own; this one only puts them together.
+#include <fmt/core.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
-#include <fmt/core.h>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -10,8 +10,8 @@
 #include "cli/gpus.h"
 #include "cli/near_names.h"
 #include "cli/output.h"
-#include "cli/run.h"
 #include "cli/recorder_build.h"
+#include "cli/run.h"
 
 namespace {
 
@@ -19,7 +19,8 @@ using namespace tonnage;
 using namespace tonnage::cli;
 
 constexpr const char* kAbout =
-    "What the GPU memory of neural-network training does, without a GPU: your own command runs, unmodified, on a virtual GPU.";
+    "What the GPU memory of neural-network training does, without a GPU: your own command runs, "
+    "unmodified, on a virtual GPU.";
 
 constexpr const char* kFooter = R"(
 Examples:
@@ -71,9 +72,11 @@ int run_main(int argc, char** argv) {
   try {
     app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+      return app.exit(error);  // --help, --version
     const CLI::App* asked = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
-    say(fmt::format("{}\n  see: {} --help", error.what(), asked == &app ? "tonnage" : "tonnage " + asked->get_name()));
+    say(fmt::format("{}\n  see: {} --help", error.what(),
+                    asked == &app ? "tonnage" : "tonnage " + asked->get_name()));
     return kExitUsage;
   }
   return exit_code;

@@ -1,4 +1,5 @@
-// Where results and messages go: results to standard output, a file or (for `run`) standard error, messages to standard error.
+// Where results and messages go: results to standard output, a file or (for `run`) standard error,
+// messages to standard error.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +20,10 @@ int exit_code_of(const Error& error);
 
 // Writes a new file; an existing one is replaced only with `force`, and then in one step.
 Result<void> write_file(const std::filesystem::path& path, const std::string& text, bool force);
-// The same, piece by piece: produce calls its argument for each piece and stops when that returns false.
+// The same, piece by piece: produce calls its argument for each piece and stops when that returns
+// false.
 using WritePiece = std::function<bool(std::string_view)>;
-Result<void> write_file(const std::filesystem::path& path, const std::function<bool(const WritePiece&)>& produce, bool force);
+Result<void> write_file(const std::filesystem::path& path,
+                        const std::function<bool(const WritePiece&)>& produce, bool force);
 
 }  // namespace tonnage::cli

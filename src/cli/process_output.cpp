@@ -23,11 +23,13 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 }  // namespace
 
-Result<ProcessOutput> output_of(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
+Result<ProcessOutput> output_of(const std::vector<std::string>& command,
+                                const std::vector<std::string>& environment) {
   auto arguments = pointers(command);
   auto variables = pointers(environment);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Error{ErrorCode::kSystem, ::strerror(errno), "pipe", ""};
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    return Error{ErrorCode::kSystem, ::strerror(errno), "pipe", ""};
   const pid_t pid = ::fork();
   if (pid < 0) {
     const int error = errno;
@@ -45,10 +47,12 @@ Result<ProcessOutput> output_of(const std::vector<std::string>& command, const s
   }
   ::close(ends[1]);
   ProcessOutput output;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kOutputTimeoutSeconds);
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(kOutputTimeoutSeconds);
   bool late = false;
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
     pollfd wait{ends[0], POLLIN, 0};
     const int ready = left.count() <= 0 ? 0 : ::poll(&wait, 1, static_cast<int>(left.count()));
     if (ready < 0 && errno == EINTR) continue;

@@ -16,7 +16,9 @@ struct ProcessOutput {
 inline constexpr size_t kMaxOutputBytes = 1 << 20;
 inline constexpr int kOutputTimeoutSeconds = 60;
 
-// Looks the program up on PATH. Error: no process could be made, or it took longer than kOutputTimeoutSeconds and was killed.
-Result<ProcessOutput> output_of(const std::vector<std::string>& command, const std::vector<std::string>& environment);
+// Looks the program up on PATH. Error: no process could be made, or it took longer than
+// kOutputTimeoutSeconds and was killed.
+Result<ProcessOutput> output_of(const std::vector<std::string>& command,
+                                const std::vector<std::string>& environment);
 
 }  // namespace tonnage::cli

@@ -14,9 +14,9 @@
 #include <system_error>
 #include <vector>
 
+#include "abi/recorder_key.h"
 #include "cli/exit_codes.h"
 #include "cli/output.h"
-#include "abi/recorder_key.h"
 
 extern char** environ;
 
@@ -48,7 +48,8 @@ bool uses_new_strings(const fs::path& torch_root) {
 // An exclusive lock on a file for as long as the object lives.
 class FileLock {
  public:
-  explicit FileLock(const fs::path& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+  explicit FileLock(const fs::path& path)
+      : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
     if (fd_ >= 0) ::flock(fd_, LOCK_EX);
   }
   ~FileLock() {
@@ -66,7 +67,9 @@ std::vector<std::string> clean_environment() {
   std::vector<std::string> out;
   for (char** at = environ; at && *at; ++at) {
     std::string entry(*at);
-    if (entry.rfind("LD_LIBRARY_PATH=", 0) == 0 || entry.rfind("LD_PRELOAD=", 0) == 0 || entry.rfind("TONNAGE_", 0) == 0) continue;
+    if (entry.rfind("LD_LIBRARY_PATH=", 0) == 0 || entry.rfind("LD_PRELOAD=", 0) == 0 ||
+        entry.rfind("TONNAGE_", 0) == 0)
+      continue;
     out.push_back(std::move(entry));
   }
   return out;
@@ -89,8 +92,10 @@ Result<int> run_logged(const std::vector<std::string>& command, const fs::path& 
   const int failed = ::posix_spawnp(&child, argv[0], &actions, nullptr, argv.data(), envp.data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) {
-    return Error{ErrorCode::kNotFound, fmt::format("cannot start the compiler: {}", std::system_category().message(failed)), command[0],
-                 "install one (Debian: apt-get install g++), or name one in CXX"};
+    return Error{
+        ErrorCode::kNotFound,
+        fmt::format("cannot start the compiler: {}", std::system_category().message(failed)),
+        command[0], "install one (Debian: apt-get install g++), or name one in CXX"};
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -106,40 +111,42 @@ std::string first_error_line(const fs::path& log) {
   return "";
 }
 
-std::vector<std::string> compile_command(const fs::path& torch_root, const InstallPaths& paths, const std::string& compiler,
-                                         const fs::path& output) {
+std::vector<std::string> compile_command(const fs::path& torch_root, const InstallPaths& paths,
+                                         const std::string& compiler, const fs::path& output) {
   const fs::path& source = paths.recorder_source_dir;
   const std::string include = (torch_root / "include").string();
-  return {compiler,
-          "-std=c++20",
-          "-O3",
-          "-fno-plt",  // calls into PyTorch are many, and all are bound when the library is loaded
-          "-fno-semantic-interposition",
-          "-g0",
-          "-DNDEBUG",  // PyTorch's own builds have it, and a record function has another layout without
-          fmt::format("-D_GLIBCXX_USE_CXX11_ABI={}", uses_new_strings(torch_root) ? 1 : 0),
-          "-fPIC",
-          "-shared",
-          "-fvisibility=hidden",
-          "-w",
-          "-I" + source.string(),
-          "-isystem",
-          (source / "recorder" / "cuda_names").string(),
-          "-isystem",
-          include,
-          "-isystem",
-          include + "/torch/csrc/api/include",
-          (source / "recorder" / "unity.cpp").string(),
-          "-L" + (torch_root / "lib").string(),
-          "-lc10",
-          "-lc10_cuda",
-          "-ltorch_cpu",
-          "-ldl",
-          "-o",
-          output.string()};
+  return {
+      compiler,
+      "-std=c++20",
+      "-O3",
+      "-fno-plt",  // calls into PyTorch are many, and all are bound when the library is loaded
+      "-fno-semantic-interposition",
+      "-g0",
+      "-DNDEBUG",  // PyTorch's own builds have it, and a record function has another layout without
+      fmt::format("-D_GLIBCXX_USE_CXX11_ABI={}", uses_new_strings(torch_root) ? 1 : 0),
+      "-fPIC",
+      "-shared",
+      "-fvisibility=hidden",
+      "-w",
+      "-I" + source.string(),
+      "-isystem",
+      (source / "recorder" / "cuda_names").string(),
+      "-isystem",
+      include,
+      "-isystem",
+      include + "/torch/csrc/api/include",
+      (source / "recorder" / "unity.cpp").string(),
+      "-L" + (torch_root / "lib").string(),
+      "-lc10",
+      "-lc10_cuda",
+      "-ltorch_cpu",
+      "-ldl",
+      "-o",
+      output.string()};
 }
 
-Result<fs::path> compile(const fs::path& torch_root, const InstallPaths& paths, const RecorderBuildOptions& options, const fs::path& target) {
+Result<fs::path> compile(const fs::path& torch_root, const InstallPaths& paths,
+                         const RecorderBuildOptions& options, const fs::path& target) {
   std::string compiler = options.compiler;
   if (compiler.empty()) {
     const char* named = ::getenv("CXX");
@@ -157,39 +164,52 @@ Result<fs::path> compile(const fs::path& torch_root, const InstallPaths& paths, 
   if (*code != 0) {
     const std::string line = first_error_line(log);
     return Error{ErrorCode::kUnsupported,
-                 fmt::format("the recorder for PyTorch {} does not compile{}", abi::read_torch_build(torch_root.string()).version,
+                 fmt::format("the recorder for PyTorch {} does not compile{}",
+                             abi::read_torch_build(torch_root.string()).version,
                              line.empty() ? "" : ": " + line),
                  torch_root.string(), "the compiler's output is in " + log.string()};
   }
   std::error_code error;
   fs::rename(made, target, error);
-  if (error) return Error{ErrorCode::kIo, "cannot put the recorder in place: " + error.message(), target.string(), ""};
+  if (error)
+    return Error{ErrorCode::kIo, "cannot put the recorder in place: " + error.message(),
+                 target.string(), ""};
   fs::remove(log, ignored);
   return target;
 }
 
 }  // namespace
 
-Result<fs::path> ensure_recorder(const fs::path& torch_root, const InstallPaths& paths, const RecorderBuildOptions& options) {
+Result<fs::path> ensure_recorder(const fs::path& torch_root, const InstallPaths& paths,
+                                 const RecorderBuildOptions& options) {
   std::error_code error;
   const std::string name = abi::recorder_file_name(torch_root.string());
   if (name.empty() || !fs::exists(torch_root / "lib" / "libc10_cuda.so", error)) {
-    return Error{ErrorCode::kNotFound, "there is no CUDA build of PyTorch here", torch_root.string(),
-                 "name the folder that has lib/libc10_cuda.so and include/: python -c 'import torch; print(torch.__path__[0])'"};
+    return Error{ErrorCode::kNotFound, "there is no CUDA build of PyTorch here",
+                 torch_root.string(),
+                 "name the folder that has lib/libc10_cuda.so and include/: python -c 'import "
+                 "torch; print(torch.__path__[0])'"};
   }
-  const fs::path folder = options.output_dir.empty() ? fs::path(abi::recorder_cache_dir()) : options.output_dir;
+  const fs::path folder =
+      options.output_dir.empty() ? fs::path(abi::recorder_cache_dir()) : options.output_dir;
   if (!options.force) {
-    if (options.output_dir.empty() && fs::exists(paths.recorder_dir / name, error)) return paths.recorder_dir / name;
+    if (options.output_dir.empty() && fs::exists(paths.recorder_dir / name, error))
+      return paths.recorder_dir / name;
     if (!folder.empty() && fs::exists(folder / name, error)) return folder / name;
   }
-  if (folder.empty()) return Error{ErrorCode::kUsage, "there is no folder for compiled recorders", "", "set HOME or XDG_CACHE_HOME, or use --output"};
+  if (folder.empty())
+    return Error{ErrorCode::kUsage, "there is no folder for compiled recorders", "",
+                 "set HOME or XDG_CACHE_HOME, or use --output"};
   if (!fs::exists(torch_root / "include" / "ATen" / "record_function.h", error)) {
-    return Error{ErrorCode::kUnsupported, "this PyTorch has no headers", (torch_root / "include").string(), "install the ordinary package from PyPI"};
+    return Error{ErrorCode::kUnsupported, "this PyTorch has no headers",
+                 (torch_root / "include").string(), "install the ordinary package from PyPI"};
   }
   fs::create_directories(folder, error);
-  if (error) return Error{ErrorCode::kIo, "cannot make the folder: " + error.message(), folder.string(), ""};
+  if (error)
+    return Error{ErrorCode::kIo, "cannot make the folder: " + error.message(), folder.string(), ""};
   const FileLock lock(folder / (name + ".lock"));
-  if (!options.force && fs::exists(folder / name, error)) return folder / name;  // another process made it meanwhile
+  if (!options.force && fs::exists(folder / name, error))
+    return folder / name;  // another process made it meanwhile
   return compile(torch_root, paths, options, folder / name);
 }
 
@@ -199,10 +219,16 @@ void add_recorder_command(CLI::App& app, int& exit_code) {
     bool force = false, quiet = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("recorder", "Compile Tonnage's recorder for a PyTorch build (`run` does it by itself)");
-  command->add_option("--build", arguments->root, "PyTorch's root folder: the one with lib/libc10_cuda.so and include/")->required();
-  command->add_option("--output", arguments->output, "folder for the recorder (default: the user's cache folder)");
-  command->add_option("--compiler", arguments->compiler, "C++20 compiler (default: $CXX, else c++)");
+  CLI::App* command = app.add_subcommand(
+      "recorder", "Compile Tonnage's recorder for a PyTorch build (`run` does it by itself)");
+  command
+      ->add_option("--build", arguments->root,
+                   "PyTorch's root folder: the one with lib/libc10_cuda.so and include/")
+      ->required();
+  command->add_option("--output", arguments->output,
+                      "folder for the recorder (default: the user's cache folder)");
+  command->add_option("--compiler", arguments->compiler,
+                      "C++20 compiler (default: $CXX, else c++)");
   command->add_flag("--force", arguments->force, "compile even if there is one");
   command->add_flag("--quiet", arguments->quiet, "do not print its path");
   command->callback([arguments, &exit_code] {

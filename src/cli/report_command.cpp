@@ -6,9 +6,9 @@
 #include "cli/exit_codes.h"
 #include "cli/exports.h"
 #include "cli/output.h"
+#include "record/record_reader.h"
 #include "report/json.h"
 #include "report/text.h"
-#include "record/record_reader.h"
 
 namespace tonnage::cli {
 
@@ -26,14 +26,18 @@ Result<void> print_report(const ReportOptions& options) {
   if (!record) return record.error();
   if (options.exports.any()) {
     const auto explanation = analysis::explain(std::make_shared<const record::Record>(*record));
-    if (auto written = write_exports({explanation}, options.exports, options.force); !written) return written.error();
+    if (auto written = write_exports({explanation}, options.exports, options.force); !written)
+      return written.error();
   }
   const analysis::Report report = analysis::make_report(*record);
   if (!options.output.empty()) {
-    const std::string text = options.json ? report::to_json(report) + "\n" : report::render_text(report, report::TextOptions{});
+    const std::string text = options.json ? report::to_json(report) + "\n"
+                                          : report::render_text(report, report::TextOptions{});
     return write_file(options.output, text, options.force);
   }
-  fmt::print("{}", options.json ? report::to_json(report) + "\n" : report::render_text(report, report::text_options_for(STDOUT_FILENO)));
+  fmt::print("{}", options.json
+                       ? report::to_json(report) + "\n"
+                       : report::render_text(report, report::text_options_for(STDOUT_FILENO)));
   return {};
 }
 
@@ -41,7 +45,8 @@ Result<void> print_report(const ReportOptions& options) {
 
 void add_report_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ReportOptions>();
-  CLI::App* command = app.add_subcommand("report", "Print the report of a record that `tonnage run --record` kept");
+  CLI::App* command =
+      app.add_subcommand("report", "Print the report of a record that `tonnage run --record` kept");
   command->add_option("file", options->file, "The record")->required()->type_name("FILE");
   command->add_flag("--json", options->json, "As JSON");
   command->add_option("--output", options->output, "Write it into this file")->type_name("FILE");

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <fmt/core.h>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "analysis/report.h"
@@ -15,9 +15,9 @@
 #include "cli/near_names.h"
 #include "cli/output.h"
 #include "cli/session_setup.h"
+#include "record/record_reader.h"
 #include "report/json.h"
 #include "report/text.h"
-#include "record/record_reader.h"
 
 namespace tonnage::cli {
 
@@ -26,7 +26,8 @@ namespace {
 struct RunOptions {
   std::string gpu, memory, record, output;
   ExportFiles exports;
-  bool json = false, real = false, no_stacks = false, no_known_values = false, quiet = false, force = false;
+  bool json = false, real = false, no_stacks = false, no_known_values = false, quiet = false,
+       force = false;
   double assume_selected = -1;
   std::vector<std::string> command;
 };
@@ -34,8 +35,8 @@ struct RunOptions {
 bool used_a_gpu(const record::Record& record) {
   using abi::EventKind;
   return std::ranges::any_of(record.events, [](const auto& event) {
-    return event.kind == EventKind::kContext || event.kind == EventKind::kDeviceAlloc || event.kind == EventKind::kAlloc ||
-           event.kind == EventKind::kDeviceOom;
+    return event.kind == EventKind::kContext || event.kind == EventKind::kDeviceAlloc ||
+           event.kind == EventKind::kAlloc || event.kind == EventKind::kDeviceOom;
   });
 }
 
@@ -50,8 +51,8 @@ void say_how_it_ended(const RunOptions& options, const ChildExit& exit) {
     say(fmt::format("{}: cannot be run: {}{}", options.command.front(), exit.error,
                     exit.code == 127 ? "\n  is it installed, and on PATH?" : ""));
   } else if (exit.signal != 0) {
-    say(fmt::format("the command was killed by signal {} ({}){}", exit.signal, ::strsignal(exit.signal),
-                    exit.core_dumped ? ", core dumped" : ""));
+    say(fmt::format("the command was killed by signal {} ({}){}", exit.signal,
+                    ::strsignal(exit.signal), exit.core_dumped ? ", core dumped" : ""));
   }
 }
 
@@ -61,18 +62,22 @@ Result<void> print_report(const RunOptions& options, const SessionFiles& files) 
   if (!used_a_gpu(*record)) {
     say(record->processes.empty()
             ? "the command never used a GPU: no program in it loaded the CUDA driver"
-            : "the command never used a GPU: the CUDA driver was loaded, but nothing was put on a device");
+            : "the command never used a GPU: the CUDA driver was loaded, but nothing was put on a "
+              "device");
   }
   record->source = options.record.empty() ? "" : options.record;
   if (options.exports.any()) {
     const auto explanation = analysis::explain(std::make_shared<const record::Record>(*record));
-    if (auto written = write_exports({explanation}, options.exports, options.force); !written) say(written.error());
+    if (auto written = write_exports({explanation}, options.exports, options.force); !written)
+      say(written.error());
   }
   if (options.quiet && options.output.empty() && !options.json) return {};
   const analysis::Report report = analysis::make_report(*record);
   if (!options.output.empty()) {
-    const std::string text = options.json ? report::to_json(report) + "\n" : report::render_text(report, report::TextOptions{});
-    if (auto written = write_file(options.output, text, options.force); !written) return written.error();
+    const std::string text = options.json ? report::to_json(report) + "\n"
+                                          : report::render_text(report, report::TextOptions{});
+    if (auto written = write_file(options.output, text, options.force); !written)
+      return written.error();
     if (!options.quiet) say(report::headline(report) + "\n  report: " + options.output);
   } else if (options.json) {
     fmt::print("{}\n", report::to_json(report));
@@ -94,8 +99,10 @@ Result<int> run(const RunOptions& options) {
                  paths->installed ? "install Tonnage again" : "build it: make"};
   }
   // What would fail after hours of training must fail now.
-  if (!options.output.empty() && !options.force && std::filesystem::is_regular_file(options.output, ignored)) {
-    return Error{ErrorCode::kUsage, "the file exists", options.output, "choose another name, or replace it with --force"};
+  if (!options.output.empty() && !options.force &&
+      std::filesystem::is_regular_file(options.output, ignored)) {
+    return Error{ErrorCode::kUsage, "the file exists", options.output,
+                 "choose another name, or replace it with --force"};
   }
   if (auto fine = check_exports(options.exports, options.force); !fine) return fine.error();
 
@@ -142,7 +149,8 @@ Result<int> run(const RunOptions& options) {
 
 void add_run_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = app.add_subcommand("run", "Run a command on virtual GPUs and report its memory");
+  CLI::App* command =
+      app.add_subcommand("run", "Run a command on virtual GPUs and report its memory");
   command->prefix_command();
   command->footer(fmt::format(R"(
 The command runs unmodified, on this machine's CPU; a real GPU is not touched. The report goes to standard error, or with
@@ -151,29 +159,44 @@ Exit code: the command's own (128 + signal if it was killed), also when it ran o
 could not be started; 2 for wrong usage of Tonnage, 1 if Tonnage itself failed before the start.
 Environment: TONNAGE_GPU is used where --gpu is missing; without both the card is an {}. The card honours
 CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
-  tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py)", kDefaultGpu));
-  command->add_option("--gpu", options->gpu, "Card and number: \"RTX 3060\", a100-80gbx4, or a card file (see: tonnage gpus)")
+  tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py)",
+                              kDefaultGpu));
+  command
+      ->add_option("--gpu", options->gpu,
+                   "Card and number: \"RTX 3060\", a100-80gbx4, or a card file (see: tonnage gpus)")
       ->type_name("NAME[xN]");
-  command->add_option("--memory", options->memory, "Device memory instead of the card's own")->type_name("SIZE");
-  command->add_option("--record", options->record, "Keep the record in this file")->type_name("FILE");
+  command->add_option("--memory", options->memory, "Device memory instead of the card's own")
+      ->type_name("SIZE");
+  command->add_option("--record", options->record, "Keep the record in this file")
+      ->type_name("FILE");
   command->add_flag("--json", options->json, "Report as JSON, on standard output");
-  command->add_option("--output", options->output, "Write the report (text, or JSON with --json) into this file")->type_name("FILE");
+  command
+      ->add_option("--output", options->output,
+                   "Write the report (text, or JSON with --json) into this file")
+      ->type_name("FILE");
   add_export_options(command, options->exports);
   command->add_flag("--force", options->force, "Replace existing files");
-  command->add_option("--assume-selected", options->assume_selected,
-                      "Share of elements (0 to 1) that data-dependent selections of unknown data take; default: all of them")
+  command
+      ->add_option("--assume-selected", options->assume_selected,
+                   "Share of elements (0 to 1) that data-dependent selections of unknown data "
+                   "take; default: all of them")
       ->check(CLI::Range(0.0, 1.0))
       ->type_name("SHARE");
-  command->add_flag("--real", options->real, "On this machine's real GPUs: watch the real driver instead of replacing it")
+  command
+      ->add_flag("--real", options->real,
+                 "On this machine's real GPUs: watch the real driver instead of replacing it")
       ->excludes("--gpu")
       ->excludes("--memory");
-  command->add_flag("--no-stacks", options->no_stacks, "Do not record stacks: faster, no source lines");
-  command->add_flag("--no-known-values", options->no_known_values, "Do not compute small and integer tensors: reads give zeros");
+  command->add_flag("--no-stacks", options->no_stacks,
+                    "Do not record stacks: faster, no source lines");
+  command->add_flag("--no-known-values", options->no_known_values,
+                    "Do not compute small and integer tensors: reads give zeros");
   command->add_flag("--quiet,-q", options->quiet, "No report on the terminal");
   command->callback([command, options, &exit_code] {
     options->command = command->remaining();
     if (options->command.empty()) {
-      say("there is no command to run\n  for example: tonnage run --gpu \"RTX 3060\" -- python train.py");
+      say("there is no command to run\n  for example: tonnage run --gpu \"RTX 3060\" -- python "
+          "train.py");
       exit_code = kExitUsage;
       return;
     }
@@ -181,7 +204,8 @@ CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
       std::vector<std::string> names;
       for (const CLI::Option* option : command->get_options()) names.push_back(option->get_name());
       std::string text = "there is no option " + options->command.front();
-      if (const auto near = near_names(options->command.front(), names); !near.empty()) text += ": did you mean " + near.front() + "?";
+      if (const auto near = near_names(options->command.front(), names); !near.empty())
+        text += ": did you mean " + near.front() + "?";
       say(text + "\n  see: tonnage run --help");
       exit_code = kExitUsage;
       return;
@@ -202,7 +226,8 @@ void drop_command_separator(const CLI::App& app, std::vector<std::string>& argum
       return;
     }
     if (argument.size() < 2 || argument[0] != '-') return;  // the command has begun
-    const CLI::Option* option = run->get_option_no_throw(argument);  // none for --name=value, which is whole
+    const CLI::Option* option =
+        run->get_option_no_throw(argument);  // none for --name=value, which is whole
     if (option != nullptr && option->get_items_expected_min() > 0) ++i;
   }
 }

@@ -28,11 +28,13 @@ uint64_t clock_ns(clockid_t clock) {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-Error system_error(const std::string& message, const fs::path& where, const std::string& hint = "") {
+Error system_error(const std::string& message, const fs::path& where,
+                   const std::string& hint = "") {
   return Error{ErrorCode::kIo, message + ": " + ::strerror(errno), where.string(), hint};
 }
 
-// A folder of our own: in TMPDIR if that is set, else in /tmp or, where that is not writable, in /dev/shm.
+// A folder of our own: in TMPDIR if that is set, else in /tmp or, where that is not writable, in
+// /dev/shm.
 Result<fs::path> make_folder() {
   std::vector<std::string> bases;
   if (const char* tmp = ::getenv("TMPDIR"); tmp != nullptr && *tmp != '\0') bases.push_back(tmp);
@@ -42,14 +44,16 @@ Result<fs::path> make_folder() {
     std::string pattern = (fs::absolute(base, error) / "tonnage-XXXXXX").string();
     if (!error && ::mkdtemp(pattern.data()) != nullptr) return fs::path(pattern);
   }
-  return system_error("cannot make a temporary folder", bases.front(), "set TMPDIR to a folder that you may write to");
+  return system_error("cannot make a temporary folder", bases.front(),
+                      "set TMPDIR to a folder that you may write to");
 }
 
 template <size_t N>
 Result<void> copy_path(char (&out)[N], const fs::path& path) {
   const std::string text = path.string();
   if (text.size() >= N) {
-    return Error{ErrorCode::kLimit, "the path is longer than " + std::to_string(N - 1) + " characters", text,
+    return Error{ErrorCode::kLimit,
+                 "the path is longer than " + std::to_string(N - 1) + " characters", text,
                  "use a shorter path"};
   }
   ::memcpy(out, text.c_str(), text.size() + 1);
@@ -76,16 +80,19 @@ std::string session_json(const SessionOptions& options, uint64_t start_unix_ns) 
        {{"pass_through", options.pass_through},
         {"known_values", options.known_values},
         {"stacks", options.stacks},
-        {"assume_selected", options.assume_selected < 0 ? nlohmann::json() : nlohmann::json(options.assume_selected)},
+        {"assume_selected",
+         options.assume_selected < 0 ? nlohmann::json() : nlohmann::json(options.assume_selected)},
         {"alloc_conf", alloc_conf == nullptr ? "" : alloc_conf}}}};
   return session.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions& options, const InstallPaths& paths) {
+Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions& options,
+                                                           const InstallPaths& paths) {
   if (options.cards.size() > static_cast<size_t>(abi::kMaxDevices)) {
-    return Error{ErrorCode::kLimit, "at most " + std::to_string(abi::kMaxDevices) + " virtual GPUs", "--gpu", ""};
+    return Error{ErrorCode::kLimit, "at most " + std::to_string(abi::kMaxDevices) + " virtual GPUs",
+                 "--gpu", ""};
   }
   auto folder = make_folder();
   if (!folder) return folder.error();
@@ -94,10 +101,11 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
   files->session_path_ = *folder / "session";
 
   std::error_code error;
-  files->record_path_ = options.record.empty() ? *folder / "record.tonnage" : fs::absolute(options.record, error);
+  files->record_path_ =
+      options.record.empty() ? *folder / "record.tonnage" : fs::absolute(options.record, error);
   const int exclusive = options.record.empty() || !options.force ? O_EXCL : O_TRUNC;
-  files->record_fd_ =
-      ::open(files->record_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | exclusive, 0666);
+  files->record_fd_ = ::open(files->record_path_.c_str(),
+                             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | exclusive, 0666);
   if (files->record_fd_ < 0) {
     return system_error("cannot make the record", files->record_path_,
                         errno == EEXIST ? "choose another name, or replace it with --force" : "");
@@ -105,7 +113,8 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
 
   const int fd = ::open(files->session_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return system_error("cannot make the session file", files->session_path_);
-  // posix_fallocate and not ftruncate: on a full disk writing to a mapping would kill us and the user's program.
+  // posix_fallocate and not ftruncate: on a full disk writing to a mapping would kill us and the
+  // user's program.
   if (const int failed = ::posix_fallocate(fd, 0, sizeof(abi::Session)); failed != 0) {
     ::close(fd);
     errno = failed;
@@ -113,7 +122,8 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
   }
   void* mapped = ::mmap(nullptr, sizeof(abi::Session), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
-  if (mapped == MAP_FAILED) return system_error("cannot map the session file", files->session_path_);
+  if (mapped == MAP_FAILED)
+    return system_error("cannot map the session file", files->session_path_);
   auto* session = files->session_ = static_cast<abi::Session*>(mapped);
 
   session->version = abi::kSessionVersion;
@@ -129,12 +139,14 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
   session->known_integer_bytes = kKnownIntegerBytes;
   session->known_float_elements = kKnownFloatElements;
   session->flags = (options.pass_through ? abi::kFlagPassThrough : 0) |
-                   (options.known_values ? 0 : abi::kFlagNoKnownValues) | (options.stacks ? 0 : abi::kFlagNoStacks);
+                   (options.known_values ? 0 : abi::kFlagNoKnownValues) |
+                   (options.stacks ? 0 : abi::kFlagNoStacks);
   for (size_t i = 0; i < options.cards.size(); ++i) session->devices[i] = options.cards[i];
   session->magic = abi::kSessionMagic;  // last: now it is a session
 
   const std::string json = session_json(options, clock_ns(CLOCK_REALTIME));
-  if (!record::write_json_chunk(files->record_fd_, record::ChunkKind::kSession, json.data(), json.size())) {
+  if (!record::write_json_chunk(files->record_fd_, record::ChunkKind::kSession, json.data(),
+                                json.size())) {
     return system_error("cannot write the record", files->record_path_);
   }
   return files;
@@ -148,7 +160,8 @@ SessionFiles::~SessionFiles() {
 }
 
 Result<void> SessionFiles::write_end(const std::string& json) const {
-  if (!record::write_json_chunk(record_fd_, record::ChunkKind::kSessionEnd, json.data(), json.size())) {
+  if (!record::write_json_chunk(record_fd_, record::ChunkKind::kSessionEnd, json.data(),
+                                json.size())) {
     return system_error("cannot write the record", record_path_);
   }
   return {};

@@ -1,4 +1,5 @@
-// Makes what the processes of one run share: a private folder with the session file and the record, and their environment.
+// Makes what the processes of one run share: a private folder with the session file and the record,
+// and their environment.
 #pragma once
 
 #include <filesystem>
@@ -6,18 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "abi/session.h"
 #include "base/result.h"
 #include "cli/install_paths.h"
-#include "abi/session.h"
 
 namespace tonnage::cli {
 
 struct SessionOptions {
   std::vector<abi::CardDesc> cards;  // at most kMaxDevices
   std::vector<std::string> command;
-  std::filesystem::path record;       // empty: in the session's folder, removed with it
-  bool force = false;                 // an existing file `record` may be replaced
-  double assume_selected = -1;        // < 0: upper bound
+  std::filesystem::path record;  // empty: in the session's folder, removed with it
+  bool force = false;            // an existing file `record` may be replaced
+  double assume_selected = -1;   // < 0: upper bound
   bool known_values = true;
   bool stacks = true;
   bool pass_through = false;
@@ -26,7 +27,8 @@ struct SessionOptions {
 class SessionFiles {
  public:
   // Error: the folder, the session or the record cannot be made.
-  static Result<std::unique_ptr<SessionFiles>> create(const SessionOptions& options, const InstallPaths& paths);
+  static Result<std::unique_ptr<SessionFiles>> create(const SessionOptions& options,
+                                                      const InstallPaths& paths);
   ~SessionFiles();  // removes the folder
   SessionFiles(const SessionFiles&) = delete;
   SessionFiles& operator=(const SessionFiles&) = delete;
@@ -45,12 +47,15 @@ class SessionFiles {
   int record_fd_ = -1;
 };
 
-// The child's environment: ours with TONNAGE_SESSION, and our folders first on LD_LIBRARY_PATH and PYTHONPATH.
-// real_cuda: path of the real driver; then the pass-through driver takes the virtual one's place. Empty: a virtual GPU.
-std::vector<std::string> child_environment(char** ours, const InstallPaths& paths, const std::filesystem::path& session_path,
+// The child's environment: ours with TONNAGE_SESSION, and our folders first on LD_LIBRARY_PATH and
+// PYTHONPATH. real_cuda: path of the real driver; then the pass-through driver takes the virtual
+// one's place. Empty: a virtual GPU.
+std::vector<std::string> child_environment(char** ours, const InstallPaths& paths,
+                                           const std::filesystem::path& session_path,
                                            const std::filesystem::path& real_cuda);
 
-// The real driver on this machine: TONNAGE_REAL_CUDA, the library path, the loader's cache, the usual folders.
+// The real driver on this machine: TONNAGE_REAL_CUDA, the library path, the loader's cache, the
+// usual folders.
 Result<std::filesystem::path> find_real_driver(const InstallPaths& paths);
 
 }  // namespace tonnage::cli

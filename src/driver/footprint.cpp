@@ -4,30 +4,36 @@
 #include <utility>
 #include <vector>
 
-#include "driver/host_layout.h"
 #include "driver/api/module.h"
+#include "driver/host_layout.h"
 #include "driver/recording.h"
 #include "image/resident.h"
 
 namespace tonnage::driver {
 namespace {
 
-constexpr uint64_t kStreamBytes = 512ull << 10;  // four streams share a granule; a context has room for one
-// Each stream also takes this from a pool in which a context has used seven such pieces: of the 131 streams that PyTorch and NCCL
-// make on an H200, the 36th, one of the 70s or 80s, and the 122nd took a granule.
+constexpr uint64_t kStreamBytes =
+    512ull << 10;  // four streams share a granule; a context has room for one
+// Each stream also takes this from a pool in which a context has used seven such pieces: of the 131
+// streams that PyTorch and NCCL make on an H200, the 36th, one of the 70s or 80s, and the 122nd
+// took a granule.
 constexpr uint64_t kStreamStateBytes = 48ull << 10;
 constexpr uint64_t kStreamStateUsed = 7 * kStreamStateBytes;
-// Executable graphs share both pools with streams: every branch takes a piece of the state pool and this of the queues' pool.
+// Executable graphs share both pools with streams: every branch takes a piece of the state pool and
+// this of the queues' pool.
 constexpr uint64_t kBranchBytes = 64ull << 10;
-// Their nodes: those of one graph lie together in one piece of a pool, but for kernels with many parameters, which have pieces of
-// their own elsewhere. A context has used some of the first granule of either. A list of the nodes is in a third pool.
-constexpr uint64_t kNodeBytes = 1816, kMediumNodeBytes = 2880, kLargeNodeBytes = 8192, kNodesHeaderBytes = 8;
+// Their nodes: those of one graph lie together in one piece of a pool, but for kernels with many
+// parameters, which have pieces of their own elsewhere. A context has used some of the first
+// granule of either. A list of the nodes is in a third pool.
+constexpr uint64_t kNodeBytes = 1816, kMediumNodeBytes = 2880, kLargeNodeBytes = 8192,
+                   kNodesHeaderBytes = 8;
 constexpr uint64_t kNodesUsed = 53'000, kLargeNodesUsed = 256ull << 10;
 constexpr uint64_t kListEntryBytes = 512;
-constexpr uint64_t kDefaultStack = 1024;         // bytes of local memory per thread that every context has
+constexpr uint64_t kDefaultStack = 1024;  // bytes of local memory per thread that every context has
 
-constexpr uint64_t kHeapOfContext = 414ull << 20;   // the driver's own block: addresses that it has in a new context
-constexpr uint64_t kHeapForPrintf = 92ull << 20;    // and more when code that can print has come
+constexpr uint64_t kHeapOfContext =
+    414ull << 20;  // the driver's own block: addresses that it has in a new context
+constexpr uint64_t kHeapForPrintf = 92ull << 20;  // and more when code that can print has come
 
 // Memory without device addresses of its own, taken by granules and never given back.
 struct Quantity {
@@ -42,10 +48,12 @@ struct DeviceMemory {
   Heap data, streams;
   std::vector<uint64_t> node_pools{gpu::kAllocationGranularity - kNodesUsed};  // bytes left in each
   Quantity stream_states{kStreamStateUsed, 1}, large_nodes{kLargeNodesUsed, 1}, node_lists;
-  // What destroyed streams and graphs leave, used again: a queue's place can become several branches'.
+  // What destroyed streams and graphs leave, used again: a queue's place can become several
+  // branches'.
   uint64_t idle_states = 0, idle_queues = 0, idle_branch_bytes = 0;
   uint64_t made_streams = 0;  // places of streams, the one that every context has included
-  bool has_printf = false, has_assert = false, has_malloc = false, has_report_buffer = false, has_malloc_heap = false;
+  bool has_printf = false, has_assert = false, has_malloc = false, has_report_buffer = false,
+       has_malloc_heap = false;
   bool prepared = false, has_remote_domain = false;
   uint64_t local_bytes_per_thread = kDefaultStack;
 };
@@ -66,7 +74,8 @@ void charge(Device* device, uint64_t bytes, std::string_view name) {
   record_module_load(device->index, bytes, name);
 }
 
-// Takes `bytes` of the card for the driver itself. The card is never refused: what does not fit shows as no memory left.
+// Takes `bytes` of the card for the driver itself. The card is never refused: what does not fit
+// shows as no memory left.
 uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
   Driver* state = driver();
   const uint64_t size = gpu::round_up(bytes, gpu::kAllocationGranularity);
@@ -79,8 +88,9 @@ uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
   return address;
 }
 
-// The driver's own block for a device, with local memory, printf's buffer and so on, moves as a whole when it grows: the addresses
-// after it show where it was. The cost to the card is charged apart. Under Driver::memory_mutex.
+// The driver's own block for a device, with local memory, printf's buffer and so on, moves as a
+// whole when it grows: the addresses after it show where it was. The cost to the card is charged
+// apart. Under Driver::memory_mutex.
 void move_heap(Device* device, uint64_t bytes) {
   if (device->heap_region == 0) return;
   device->heap_region = device->addresses->move(device->heap_region, bytes);
@@ -121,7 +131,9 @@ CUresult place_variable(Context* context, Device* device, size_t bytes, CUdevice
   Allocation allocation;
   {
     std::lock_guard lock(all.mutex);
-    allocation.address = grow(device, &all.devices[device].data, gpu::round_up(bytes ? bytes : 1, image::kVariableUnitBytes), "module variables");
+    allocation.address =
+        grow(device, &all.devices[device].data,
+             gpu::round_up(bytes ? bytes : 1, image::kVariableUnitBytes), "module variables");
   }
   if (!allocation.address) return CUDA_ERROR_OUT_OF_MEMORY;
   allocation.requested_bytes = bytes;
@@ -137,12 +149,14 @@ CUresult place_variable(Context* context, Device* device, size_t bytes, CUdevice
 
 void release_variable(Device*, CUdeviceptr address) {
   Allocation allocation;
-  if (remove_allocation(address, &allocation)) driver()->content.forget(address, allocation.requested_bytes);
+  if (remove_allocation(address, &allocation))
+    driver()->content.forget(address, allocation.requested_bytes);
 }
 
 static void add(Device* device, Quantity* quantity, uint64_t bytes, std::string_view name) {
   quantity->used += bytes;
-  const uint64_t granules = gpu::round_up(quantity->used, gpu::kAllocationGranularity) / gpu::kAllocationGranularity;
+  const uint64_t granules =
+      gpu::round_up(quantity->used, gpu::kAllocationGranularity) / gpu::kAllocationGranularity;
   if (granules <= quantity->granules) return;
   charge(device, (granules - quantity->granules) * gpu::kAllocationGranularity, name);
   quantity->granules = granules;
@@ -156,7 +170,8 @@ static void take_stream_state(Device* device, DeviceMemory& memory) {
 }
 
 static uint64_t piece_bytes(const GraphFootprint& f) {
-  const uint64_t nodes = (f.small_kernels + f.copies) * kNodeBytes + f.medium_kernels * kMediumNodeBytes;
+  const uint64_t nodes =
+      (f.small_kernels + f.copies) * kNodeBytes + f.medium_kernels * kMediumNodeBytes;
   return nodes ? nodes + kNodesHeaderBytes : 0;
 }
 static uint64_t list_bytes(const GraphFootprint& f) {
@@ -200,7 +215,8 @@ void refund_graph(Device* device, const GraphFootprint& footprint) {
   DeviceMemory& memory = all.devices[device];
   memory.idle_states += footprint.branches;
   memory.idle_branch_bytes += footprint.branches * kBranchBytes;
-  if (footprint.pool >= 0) memory.node_pools[static_cast<size_t>(footprint.pool)] += piece_bytes(footprint);
+  if (footprint.pool >= 0)
+    memory.node_pools[static_cast<size_t>(footprint.pool)] += piece_bytes(footprint);
   memory.large_nodes.used -= footprint.large_kernels * kLargeNodeBytes;
   memory.node_lists.used -= list_bytes(footprint);
 }
@@ -233,8 +249,9 @@ static bool first_on(std::atomic<uint32_t>* devices, const Device* device) {
   return !(devices->load(std::memory_order_relaxed) & bit) && !(devices->fetch_or(bit) & bit);
 }
 
-// A module's variables and constants come to the card with its first kernel: seen on an H200, where the first such module takes
-// a granule, and those after it share it. To be called without the lock of the driver's own memory, which this takes.
+// A module's variables and constants come to the card with its first kernel: seen on an H200, where
+// the first such module takes a granule, and those after it share it. To be called without the lock
+// of the driver's own memory, which this takes.
 static void place_variables(Module* module, Device* device) {
   for (const image::GlobalInfo& global : module->image->globals()) {
     CUdeviceptr address = 0;
@@ -263,7 +280,8 @@ void make_resident(Function* function, Device* device) {
   if (code && code->uses_assert && !memory.has_assert) {
     memory.has_assert = true;
     charge(device, image::kAssertBytes, "device-side assertions");
-    if (const uint64_t chunk = memory.code.take(image::kAssertCodeBytes)) take(device, chunk, "device-side assertions");
+    if (const uint64_t chunk = memory.code.take(image::kAssertCodeBytes))
+      take(device, chunk, "device-side assertions");
   }
   if (code && code->uses_malloc && !memory.has_malloc) {
     memory.has_malloc = true;
@@ -271,7 +289,8 @@ void make_resident(Function* function, Device* device) {
   }
   if (const uint64_t bytes = code && first_of_module ? image::resident_function_bytes(*code) : 0)
     if (const uint64_t chunk = memory.code.take(bytes)) take(device, chunk, "device functions");
-  if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(*function->info))) take(device, chunk, function->name);
+  if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(*function->info)))
+    take(device, chunk, function->name);
 }
 
 void prepare_launch(Function* function, Device* device) {
@@ -281,12 +300,16 @@ void prepare_launch(Function* function, Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  // More local memory per thread than ever before: the card sets it aside for all threads that can run at once.
+  // More local memory per thread than ever before: the card sets it aside for all threads that can
+  // run at once.
   if (info.local_bytes > memory.local_bytes_per_thread) {
     const int32_t* limits = device->card->attributes;
-    const uint64_t threads = static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
-                             static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
-    const auto whole = [&](uint64_t bytes) { return gpu::round_up(bytes * threads, gpu::kAllocationGranularity); };
+    const uint64_t threads =
+        static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
+        static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
+    const auto whole = [&](uint64_t bytes) {
+      return gpu::round_up(bytes * threads, gpu::kAllocationGranularity);
+    };
     const uint64_t more = whole(info.local_bytes) - whole(memory.local_bytes_per_thread);
     memory.local_bytes_per_thread = info.local_bytes;
     {
@@ -298,7 +321,8 @@ void prepare_launch(Function* function, Device* device) {
   if (info.calls_reporter && !memory.has_report_buffer) {
     memory.has_report_buffer = true;
     std::lock_guard memory_lock(driver()->memory_mutex);
-    device->addresses->allocate(gpu::round_up(image::kReportBufferBytes, gpu::kAllocationGranularity));
+    device->addresses->allocate(
+        gpu::round_up(image::kReportBufferBytes, gpu::kAllocationGranularity));
   }
   if (info.calls_malloc && !memory.has_malloc_heap) {
     memory.has_malloc_heap = true;
@@ -309,7 +333,8 @@ void prepare_launch(Function* function, Device* device) {
 void prepare_remote_domain(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
-  if (!std::exchange(all.devices[device].has_remote_domain, true)) charge(device, gpu::kAllocationGranularity, "remote memory domain");
+  if (!std::exchange(all.devices[device].has_remote_domain, true))
+    charge(device, gpu::kAllocationGranularity, "remote memory domain");
 }
 
 }  // namespace tonnage::driver

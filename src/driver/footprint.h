@@ -1,5 +1,6 @@
-// What a card loses to the driver itself: machine code, modules' variables, streams, the buffers of device-side printf and
-// assert, and local memory. Measured on an H200 (tools/device, docs/exactness.md); shown as modelled.
+// What a card loses to the driver itself: machine code, modules' variables, streams, the buffers of
+// device-side printf and assert, and local memory. Measured on an H200 (tools/device,
+// docs/exactness.md); shown as modelled.
 //
 // All of it comes from the same addresses as allocations do, so it also shifts those.
 #pragma once
@@ -18,11 +19,13 @@ void release_variable(Device* device, CUdeviceptr address);
 void charge_stream(Device* device);
 void refund_stream(Device* device);
 
-// What an executable graph takes while it is there; by tools/device/graphs.cpp. Memsets and host nodes take nothing.
+// What an executable graph takes while it is there; by tools/device/graphs.cpp. Memsets and host
+// nodes take nothing.
 struct GraphFootprint {
-  uint64_t branches = 0;       // chains of nodes that can run at the same time
+  uint64_t branches = 0;  // chains of nodes that can run at the same time
   uint64_t copies = 0;
-  uint64_t small_kernels = 0, medium_kernels = 0, large_kernels = 0;  // by the size of their parameters
+  uint64_t small_kernels = 0, medium_kernels = 0,
+           large_kernels = 0;  // by the size of their parameters
   int pool = -1;               // of the nodes; set by charge_graph
 };
 // Nodes of kernels with so many bytes of parameters; the limits lie between sizes that were measured.
@@ -31,7 +34,8 @@ inline constexpr size_t kMostOfMediumKernel = 2250;  // 2,000 and 2,500
 void charge_graph(Device* device, GraphFootprint* footprint);
 void refund_graph(Device* device, const GraphFootprint& footprint);
 
-// What the driver holds when a context has been made (part of CardDesc::context_bytes): only addresses.
+// What the driver holds when a context has been made (part of CardDesc::context_bytes): only
+// addresses.
 void prepare_context_memory(Device* device);
 
 }  // namespace tonnage::driver

@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kUnifiedBytes = 8256ull << 20;
 constexpr size_t kTableBytes = 19009536;
 
-void occupy(size_t bytes) { mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); }
+void occupy(size_t bytes) {
+  mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
 
 std::atomic<int> g_threads_ready{0};
 
@@ -27,7 +29,8 @@ void* wait_for_ever(void*) {
   for (;;) pause();
 }
 
-// A thread as the driver's event handlers are: it sleeps, takes no signals, and keeps its arena until the process ends.
+// A thread as the driver's event handlers are: it sleeps, takes no signals, and keeps its arena
+// until the process ends.
 void start_sleeping_thread() {
   sigset_t all, before;
   sigfillset(&all);

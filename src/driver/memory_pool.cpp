@@ -8,7 +8,9 @@ namespace tonnage::driver {
 
 bool MemoryPool::open() {
   if (base_) return true;
-  const uint64_t limit = props.maxSize ? std::min<uint64_t>(props.maxSize, device->card->total_bytes) : device->card->total_bytes;
+  const uint64_t limit = props.maxSize
+                             ? std::min<uint64_t>(props.maxSize, device->card->total_bytes)
+                             : device->card->total_bytes;
   bytes_ = gpu::round_up(limit, kPoolChunk);
   base_ = reserve_range(bytes_);
   if (!base_) return false;
@@ -30,7 +32,8 @@ uint64_t MemoryPool::find_backed(uint64_t size) const {
     const uint64_t end = start + bytes;
     for (uint64_t at = start; at < end;) {
       uint64_t run = at;
-      while (run < end && backed_[(run - base_) / kPoolChunk]) run = std::min(end, (run - base_) / kPoolChunk * kPoolChunk + kPoolChunk + base_);
+      while (run < end && backed_[(run - base_) / kPoolChunk])
+        run = std::min(end, (run - base_) / kPoolChunk * kPoolChunk + kPoolChunk + base_);
       if (run - at >= size && run - at < best_bytes) {
         best = at;
         best_bytes = run - at;
@@ -48,16 +51,19 @@ uint64_t MemoryPool::find_lowest(uint64_t size) const {
 }
 
 bool MemoryPool::back(uint64_t address, uint64_t size) {
-  const size_t first = (address - base_) / kPoolChunk, last = (address + size - 1 - base_) / kPoolChunk;
+  const size_t first = (address - base_) / kPoolChunk,
+               last = (address + size - 1 - base_) / kPoolChunk;
   uint64_t missing = 0;
   for (size_t i = first; i <= last; i++) missing += backed_[i] ? 0 : kPoolChunk;
   if (props.maxSize && reserved + missing > gpu::round_up(props.maxSize, kPoolChunk)) return false;
   // Not charge_device at once: the caller may still find memory elsewhere, and a refusal is recorded.
-  if (driver()->account.free(device->physical) < missing || !charge_device(device, missing)) return false;
+  if (driver()->account.free(device->physical) < missing || !charge_device(device, missing))
+    return false;
   for (size_t i = first; i <= last; i++) {
     if (backed_[i]) continue;
     backed_[i] = true;
-    record_device_alloc(device->index, base_ + i * kPoolChunk, kPoolChunk, abi::DeviceMemoryKind::kPool);
+    record_device_alloc(device->index, base_ + i * kPoolChunk, kPoolChunk,
+                        abi::DeviceMemoryKind::kPool);
   }
   reserved += missing;
   reserved_high = std::max(reserved_high, reserved);

@@ -14,12 +14,12 @@ struct Granules {
   Device* device = nullptr;
   uint64_t bytes = 0;
   bool shared = false;
-  gpu::FreeRanges gaps;                      // shared: addresses
+  gpu::FreeRanges gaps;                 // shared: addresses
   std::map<uint64_t, uint64_t> pieces;  // shared: address -> bytes
 };
 
 struct Pinned {
-  std::mutex mutex;  // taken before Driver::memory_mutex
+  std::mutex mutex;                  // taken before Driver::memory_mutex
   std::map<uint64_t, Granules> all;  // by address
 };
 Pinned& pinned() {
@@ -46,7 +46,8 @@ void unmap_granules(uint64_t address, const Granules& granules) {
   Driver* state = driver();
   std::lock_guard lock(state->memory_mutex);
   // Back to address space that faults; the region may go back to the host with it.
-  mmap(reinterpret_cast<void*>(address), granules.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  mmap(reinterpret_cast<void*>(address), granules.bytes, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   gpu::HostRegions::set_host_memory(address, granules.bytes, false);
   granules.device->addresses->release(address);
 }

@@ -46,8 +46,10 @@ void build_recorder(const abi::Session& session, const std::string& root) {
   if (!session.tonnage_path[0]) return;
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  for (int fd = 0; fd < 3; fd++) posix_spawn_file_actions_addopen(&files, fd, "/dev/null", fd ? O_WRONLY : O_RDONLY, 0);
-  std::string program = session.tonnage_path, command = "recorder", option = "--build", folder = root;
+  for (int fd = 0; fd < 3; fd++)
+    posix_spawn_file_actions_addopen(&files, fd, "/dev/null", fd ? O_WRONLY : O_RDONLY, 0);
+  std::string program = session.tonnage_path, command = "recorder", option = "--build",
+              folder = root;
   char* arguments[] = {program.data(), command.data(), option.data(), folder.data(), nullptr};
   pid_t child = 0;
   if (posix_spawn(&child, program.c_str(), &files, nullptr, arguments, environ) == 0) {
@@ -64,13 +66,15 @@ void* open_recorder(const abi::Session& session, const std::string& file) {
     if (folder.empty() || access(path.c_str(), R_OK) != 0) continue;
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     const char* why = dlerror();
-    record_message(std::string("the recorder for PyTorch could not be loaded: ") + (why ? why : path), true);
+    record_message(
+        std::string("the recorder for PyTorch could not be loaded: ") + (why ? why : path), true);
     return nullptr;
   }
   return nullptr;
 }
 
-std::atomic<bool> g_settled{false};  // PyTorch was there: a recorder runs, or the record says why not
+std::atomic<bool> g_settled{
+    false};  // PyTorch was there: a recorder runs, or the record says why not
 std::atomic<unsigned long long> g_libraries{0};
 
 // How many libraries were ever loaded into this process.
@@ -87,7 +91,8 @@ unsigned long long libraries_loaded() {
 
 // What the process itself was started with: it may have set it after the session began.
 void record_facts(const std::string& root) {
-  if (const std::string version = abi::read_torch_build(root).version; !version.empty()) record_fact("torch_version", version);
+  if (const std::string version = abi::read_torch_build(root).version; !version.empty())
+    record_fact("torch_version", version);
   const char* settings = getenv("PYTORCH_ALLOC_CONF");
   if (!settings) settings = getenv("PYTORCH_CUDA_ALLOC_CONF");
   if (settings) record_fact("alloc_conf", settings);
@@ -112,15 +117,18 @@ void load_recorder() {
     library = open_recorder(*state->session, file);
   }
   using Start = int (*)(const abi::Bridge*);
-  auto start = library ? reinterpret_cast<Start>(dlsym(library, abi::kRecorderStartFunction)) : nullptr;
+  auto start =
+      library ? reinterpret_cast<Start>(dlsym(library, abi::kRecorderStartFunction)) : nullptr;
   if (!start) {
     record_message("no recorder for the PyTorch in " + root +
-                       ": operators, lines and categories are missing; `tonnage recorder --build " + root + "` says why",
+                       ": operators, lines and categories are missing; `tonnage recorder --build " +
+                       root + "` says why",
                    true);
     return;
   }
   if (const int code = start(bridge()); code != 0)
-    record_message("the recorder for PyTorch did not start (code " + std::to_string(code) + ")", true);
+    record_message("the recorder for PyTorch did not start (code " + std::to_string(code) + ")",
+                   true);
 }
 
 }  // namespace tonnage::driver

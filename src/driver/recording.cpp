@@ -1,13 +1,13 @@
 #include "driver/recording.h"
 
+#include <string.h>
 #include <memory>
 #include <mutex>
-#include <string.h>
 #include <string>
 #include <unordered_set>
 
-#include "record/writer.h"
 #include "driver/state.h"
+#include "record/writer.h"
 
 namespace tonnage::driver {
 
@@ -39,7 +39,7 @@ void emit_with_context(Fact& event) {
   writer().emit(event);
 }
 
-// The bridge's functions -------------------------------------------------------------------------------------------------
+// --- The bridge's functions ---
 
 int bridge_get(uint64_t address, void* out, size_t n) {
   Driver* state = driver();
@@ -60,7 +60,8 @@ void bridge_fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
 }
 class ForeignPromise : public gpu::Promise {
  public:
-  ForeignPromise(void* owner, int (*fetch)(void*, void*, size_t), void (*release)(void*)) : owner_(owner), fetch_(fetch), release_(release) {}
+  ForeignPromise(void* owner, int (*fetch)(void*, void*, size_t), void (*release)(void*))
+      : owner_(owner), fetch_(fetch), release_(release) {}
   ~ForeignPromise() override { release_(owner_); }
   bool fetch(void* out, size_t n) override { return fetch_(owner_, out, n) != 0; }
 
@@ -69,7 +70,8 @@ class ForeignPromise : public gpu::Promise {
   int (*fetch_)(void*, void*, size_t);
   void (*release_)(void*);
 };
-void bridge_promise(uint64_t address, size_t n, void* owner, int (*fetch)(void*, void*, size_t), void (*release)(void*)) {
+void bridge_promise(uint64_t address, size_t n, void* owner, int (*fetch)(void*, void*, size_t),
+                    void (*release)(void*)) {
   auto promise = std::make_unique<ForeignPromise>(owner, fetch, release);
   if (Driver* state = driver()) state->content.promise(address, n, std::move(promise));
 }
@@ -77,15 +79,21 @@ size_t bridge_read(uint64_t address, void* out, size_t n) {
   Driver* state = driver();
   return state ? state->content.read(address, out, n) : n;
 }
-void bridge_account_for_kernels(const char* part_of_name) { g_accounted_kernels.store(part_of_name, std::memory_order_release); }
+void bridge_account_for_kernels(const char* part_of_name) {
+  g_accounted_kernels.store(part_of_name, std::memory_order_release);
+}
 void bridge_operator_depth(int delta) { t_operator_depth += delta; }
 void bridge_post_read(int64_t value) {
   t_posted_read = value;
   t_has_posted_read = true;
 }
 void bridge_clear_posted_read() { t_has_posted_read = false; }
-uint32_t bridge_intern_string(const char* text, size_t n) { return writer().intern_string(text, n); }
-uint32_t bridge_intern_stack(const abi::Frame* frames, size_t n) { return writer().intern_stack(frames, n); }
+uint32_t bridge_intern_string(const char* text, size_t n) {
+  return writer().intern_string(text, n);
+}
+uint32_t bridge_intern_stack(const abi::Frame* frames, size_t n) {
+  return writer().intern_stack(frames, n);
+}
 void bridge_emit(const Fact* event) {
   // Memory that PyTorch hands out anew has no known content.
   if (event->kind == EventKind::kAlloc) {
@@ -96,7 +104,8 @@ void bridge_emit(const Fact* event) {
   if (event->kind == EventKind::kStep)
     if (Driver* state = driver()) record_kernel_counts(state);
   writer().emit(*event);
-  // PyTorch has taken more of the card: that is in the file at once, whatever ends the process next (it is rare).
+  // PyTorch has taken more of the card: that is in the file at once, whatever ends the process next
+  // (it is rare).
   thread_local bool grew = false;
   if (event->kind == EventKind::kSegmentAlloc || event->kind == EventKind::kSegmentMap) grew = true;
   if (event->kind == EventKind::kAlloc && grew) {
@@ -105,14 +114,31 @@ void bridge_emit(const Fact* event) {
   }
 }
 void bridge_flush() { writer().flush(); }
-void bridge_set_context_provider(void (*fill)(Fact*)) { g_context_provider.store(fill, std::memory_order_release); }
+void bridge_set_context_provider(void (*fill)(Fact*)) {
+  g_context_provider.store(fill, std::memory_order_release);
+}
 void bridge_set_upload_policy(int policy) { t_upload_policy = policy; }
 
-abi::Bridge g_bridge = {sizeof(abi::Bridge),       abi::kBridgeVersion,       nullptr,           bridge_get,
-                   bridge_set,           bridge_forget,        bridge_any,        bridge_operator_depth,
-                   bridge_post_read,     bridge_clear_posted_read, bridge_intern_string, bridge_intern_stack,
-                   bridge_emit,          bridge_flush,         bridge_set_context_provider, bridge_set_upload_policy,
-                   bridge_fill,          bridge_promise,       bridge_read,       bridge_account_for_kernels};
+abi::Bridge g_bridge = {sizeof(abi::Bridge),
+                        abi::kBridgeVersion,
+                        nullptr,
+                        bridge_get,
+                        bridge_set,
+                        bridge_forget,
+                        bridge_any,
+                        bridge_operator_depth,
+                        bridge_post_read,
+                        bridge_clear_posted_read,
+                        bridge_intern_string,
+                        bridge_intern_stack,
+                        bridge_emit,
+                        bridge_flush,
+                        bridge_set_context_provider,
+                        bridge_set_upload_policy,
+                        bridge_fill,
+                        bridge_promise,
+                        bridge_read,
+                        bridge_account_for_kernels};
 
 }  // namespace
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "abi/event.h"
 #include "abi/bridge.h"
+#include "abi/event.h"
 #include "gpu/block_table.h"
 
 namespace tonnage::driver {
@@ -31,9 +31,11 @@ void record_kernel_counts(Driver* driver);
 void stop_recording_in_child();  // after fork: the child has its own stream of chunks
 
 const abi::Bridge* bridge();
-// The count that the recorder posted for the next small unknown read on this thread; false: none. Taking it clears it.
+// The count that the recorder posted for the next small unknown read on this thread; false: none.
+// Taking it clears it.
 bool take_posted_read(int64_t* value);
-// The recorder accounts for what this kernel writes, launched now: it belongs to an operator, or is one of account_for_kernels.
+// The recorder accounts for what this kernel writes, launched now: it belongs to an operator, or is
+// one of account_for_kernels.
 bool accounted_for(std::string_view kernel);
 // Bridge::set_upload_policy of this thread.
 int upload_policy();

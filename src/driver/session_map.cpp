@@ -20,7 +20,8 @@ abi::Session* map_session() {
   close(fd);
   if (memory == MAP_FAILED) return nullptr;
   auto* session = static_cast<abi::Session*>(memory);
-  const bool usable = session->magic == abi::kSessionMagic && session->version == abi::kSessionVersion &&
+  const bool usable = session->magic == abi::kSessionMagic &&
+                      session->version == abi::kSessionVersion &&
                       session->struct_bytes == sizeof(abi::Session) && session->device_count >= 0 &&
                       session->device_count <= abi::kMaxDevices;
   if (usable) return session;

@@ -23,7 +23,8 @@ SharedBlock* make_shared_block(SharedBlock::Kind kind, int* fd) {
   *fd = memfd_create("tonnage-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (*fd < 0) return nullptr;
   SharedBlock* block = nullptr;
-  if (ftruncate(*fd, sizeof(SharedBlock)) == 0 && fcntl(*fd, F_ADD_SEALS, kSeals) == 0) block = map_block(*fd);
+  if (ftruncate(*fd, sizeof(SharedBlock)) == 0 && fcntl(*fd, F_ADD_SEALS, kSeals) == 0)
+    block = map_block(*fd);
   if (!block) {
     close(*fd);
     *fd = -1;
@@ -42,12 +43,14 @@ SharedBlock* make_shared_block(SharedBlock::Kind kind, int* fd) {
 SharedBlock* open_shared_block(SharedBlock::Kind kind, int fd) {
   // Sealed to its size, so that reading the mapping cannot fault.
   struct stat info {};
-  if (fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(sizeof(SharedBlock))) return nullptr;
+  if (fstat(fd, &info) != 0 || info.st_size != static_cast<off_t>(sizeof(SharedBlock)))
+    return nullptr;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return nullptr;
   SharedBlock* block = map_block(fd);
   if (!block) return nullptr;
-  const bool usable = block->magic == SharedBlock::kMagic && block->struct_bytes == sizeof(SharedBlock) && block->kind == kind &&
+  const bool usable = block->magic == SharedBlock::kMagic &&
+                      block->struct_bytes == sizeof(SharedBlock) && block->kind == kind &&
                       block->session_start_ns == driver()->session->start_ns;
   int32_t holders = usable ? block->holders.load() : 0;
   while (holders > 0 && !block->holders.compare_exchange_weak(holders, holders + 1)) {

@@ -1,8 +1,9 @@
 // Memory that processes of a session share (exported handles of cuMemCreate and of pools).
 //
-// A shareable handle is a file descriptor of a sealed memfd whose content names the memory. It counts the processes that hold
-// the memory, so that the card's account has it once, until the last one lets go. A process that is killed while it holds
-// memory that its owner has given up leaves it on the account until the session ends.
+// A shareable handle is a file descriptor of a sealed memfd whose content names the memory. It
+// counts the processes that hold the memory, so that the card's account has it once, until the last
+// one lets go. A process that is killed while it holds memory that its owner has given up leaves it
+// on the account until the session ends.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ struct SharedBlock {
   int32_t physical;           // device of the session
   int32_t reserved;
   uint64_t size_bytes;
-  uint64_t id;                // the owner's
+  uint64_t id;  // the owner's
   CUmemAllocationProp prop;
   CUmemPoolProps pool_props;
   std::atomic<int32_t> holders;
@@ -33,9 +34,11 @@ struct SharedBlock {
 
 // A new block held once, mapped; *fd is its descriptor (close-on-exec). Null if the system refuses.
 SharedBlock* make_shared_block(SharedBlock::Kind kind, int* fd);
-// Maps a block that came through a descriptor, and holds it. Null if the descriptor is not one of this session's.
+// Maps a block that came through a descriptor, and holds it. Null if the descriptor is not one of
+// this session's.
 SharedBlock* open_shared_block(SharedBlock::Kind kind, int fd);
-// Lets go. The owner has charged the memory to the account of its process; whoever is last takes it off.
+// Lets go. The owner has charged the memory to the account of its process; whoever is last takes it
+// off.
 void drop_shared_block(SharedBlock* block, bool owner, uint64_t charged_bytes);
 // The visible device with this place in the session; null if it is hidden from this process.
 Device* device_at(int physical);

@@ -46,7 +46,8 @@ CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out) {
   for (auto& [base, block] : blocks())
     if (block.context == context && place(base, block)) return CUDA_SUCCESS;
   CUdeviceptr base = 0;
-  const CUresult result = allocate_device_memory(context->device, context, gpu::kAllocationGranularity, abi::DeviceMemoryKind::kPlain, &base);
+  const CUresult result = allocate_device_memory(
+      context->device, context, gpu::kAllocationGranularity, abi::DeviceMemoryKind::kPlain, &base);
   if (result != CUDA_SUCCESS) return result;
   Allocation whole;
   remove_allocation(base, &whole);  // its parts are known by themselves
@@ -79,7 +80,8 @@ CUresult free_small(const Allocation& allocation) {
     device->addresses->release(base);
   }
   refund_device(device, gpu::kAllocationGranularity);
-  record_device_free(device->index, base, gpu::kAllocationGranularity, abi::DeviceMemoryKind::kPlain);
+  record_device_free(device->index, base, gpu::kAllocationGranularity,
+                     abi::DeviceMemoryKind::kPlain);
   return CUDA_SUCCESS;
 }
 

@@ -5,7 +5,8 @@
 
 namespace tonnage::driver {
 
-inline constexpr size_t kSmallLimit = 1ull << 20;  // requests below this share blocks; 1 MiB and more take whole granules
+inline constexpr size_t kSmallLimit =
+    1ull << 20;  // requests below this share blocks; 1 MiB and more take whole granules
 
 CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out);
 CUresult free_small(const Allocation& allocation);

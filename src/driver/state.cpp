@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "driver/host_layout.h"
-#include "driver/recording.h"
 #include "driver/recorder_loader.h"
+#include "driver/recording.h"
 
 namespace tonnage::driver {
 namespace {
@@ -32,7 +32,8 @@ std::string uuid_text(const abi::CardDesc& card) {
   return out;
 }
 
-// The physical indices that CUDA_VISIBLE_DEVICES leaves visible, in its order: entries after an invalid one are ignored.
+// The physical indices that CUDA_VISIBLE_DEVICES leaves visible, in its order: entries after an
+// invalid one are ignored.
 std::vector<int> visible_devices(const abi::Session& session) {
   std::vector<int> all;
   for (int i = 0; i < session.device_count; i++) all.push_back(i);
@@ -112,7 +113,7 @@ CUresult initialise() {
   return CUDA_SUCCESS;
 }
 
-// Account ----------------------------------------------------------------------------------------------------------------
+// --- Account ---
 
 void Account::attach(abi::Session* session) {
   session_ = session;
@@ -123,7 +124,8 @@ void Account::attach(abi::Session* session) {
 void Account::claim_slot() {
   const int32_t pid = getpid();
   for (auto& process : session_->processes) {
-    if (process.pid.load(std::memory_order_relaxed) == pid) {  // exec: the old image's memory is gone
+    if (process.pid.load(std::memory_order_relaxed) ==
+        pid) {  // exec: the old image's memory is gone
       for (int i = 0; i < abi::kMaxDevices; i++) {
         const uint64_t bytes = process.used_bytes[i].exchange(0);
         session_->accounts[i].used_bytes.fetch_sub(bytes);
@@ -146,7 +148,8 @@ void Account::reap() {
     int32_t pid = process.pid.load(std::memory_order_relaxed);
     if (pid == 0 || pid == getpid() || kill(pid, 0) == 0 || errno != ESRCH) continue;
     if (!process.pid.compare_exchange_strong(pid, -1)) continue;  // another process takes it back
-    for (int i = 0; i < abi::kMaxDevices; i++) session_->accounts[i].used_bytes.fetch_sub(process.used_bytes[i].exchange(0));
+    for (int i = 0; i < abi::kMaxDevices; i++)
+      session_->accounts[i].used_bytes.fetch_sub(process.used_bytes[i].exchange(0));
     process.pid.store(0);
   }
 }
@@ -183,15 +186,19 @@ void Account::refund(int physical, uint64_t bytes) {
   session_->accounts[physical].used_bytes.fetch_sub(bytes);
 }
 
-uint64_t Account::used(int physical) const { return session_->accounts[physical].used_bytes.load(); }
-uint64_t Account::used_by_this_process(int physical) const { return slot_ ? slot_->used_bytes[physical].load() : 0; }
+uint64_t Account::used(int physical) const {
+  return session_->accounts[physical].used_bytes.load();
+}
+uint64_t Account::used_by_this_process(int physical) const {
+  return slot_ ? slot_->used_bytes[physical].load() : 0;
+}
 uint64_t Account::total(int physical) const { return session_->devices[physical].total_bytes; }
 uint64_t Account::free(int physical) const {
   const uint64_t in_use = used(physical), all = total(physical);
   return in_use < all ? all - in_use : 0;
 }
 
-// Handles ----------------------------------------------------------------------------------------------------------------
+// --- Handles ---
 
 Context* to_context(CUcontext handle) {
   auto* context = reinterpret_cast<Context*>(handle);
@@ -206,10 +213,12 @@ Event* to_event(CUevent handle) {
 }
 
 Stream* to_stream(CUstream handle, Context* context) {
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return context ? &context->legacy_stream : nullptr;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY)
+    return context ? &context->legacy_stream : nullptr;
   if (handle == CU_STREAM_PER_THREAD) {
     // One per thread and context; kept for the life of the thread's context.
-    // (Without a destructor, as all of a thread's state here: exit handlers of other libraries still use it.)
+    // (Without a destructor, as all of a thread's state here: exit handlers of other libraries
+    // still use it.)
     thread_local auto* own = new std::unordered_map<Context*, Stream*>;
     Stream*& stream = (*own)[context];
     if (!stream) {
@@ -224,7 +233,7 @@ Stream* to_stream(CUstream handle, Context* context) {
   return stream->magic == kStreamMagic ? stream : nullptr;
 }
 
-// Device memory ----------------------------------------------------------------------------------------------------------
+// --- Device memory ---
 
 bool charge_device(Device* device, uint64_t bytes) {
   Driver* state = driver();
@@ -233,14 +242,17 @@ bool charge_device(Device* device, uint64_t bytes) {
   return false;
 }
 
-void refund_device(Device* device, uint64_t bytes) { driver()->account.refund(device->physical, bytes); }
+void refund_device(Device* device, uint64_t bytes) {
+  driver()->account.refund(device->physical, bytes);
+}
 
-CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes, abi::DeviceMemoryKind kind,
-                                CUdeviceptr* out) {
+CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes,
+                                abi::DeviceMemoryKind kind, CUdeviceptr* out) {
   Driver* state = driver();
   *out = 0;
   load_recorder();
-  if (bytes == 0 || bytes > (1ull << 50)) return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0 || bytes > (1ull << 50))
+    return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
   const uint64_t accounted = gpu::round_up(bytes, gpu::kAllocationGranularity);
   if (!charge_device(device, accounted)) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
@@ -272,7 +284,8 @@ CUresult free_device_memory(CUdeviceptr address) {
   {
     std::lock_guard lock(state->memory_mutex);
     auto it = state->allocations.find(address);
-    if (it == state->allocations.end() || !it->second.device || it->second.owned_elsewhere) return CUDA_ERROR_INVALID_VALUE;
+    if (it == state->allocations.end() || !it->second.device || it->second.owned_elsewhere)
+      return CUDA_ERROR_INVALID_VALUE;
     allocation = it->second;
     state->allocations.erase(it);
     if (allocation.accounted_bytes && !allocation.host)
@@ -280,7 +293,8 @@ CUresult free_device_memory(CUdeviceptr address) {
   }
   state->content.forget(address, std::max(allocation.requested_bytes, allocation.accounted_bytes));
   if (allocation.accounted_bytes) refund_device(allocation.device, allocation.accounted_bytes);
-  record_device_free(allocation.device->index, address, allocation.accounted_bytes, allocation.kind);
+  record_device_free(allocation.device->index, address, allocation.accounted_bytes,
+                     allocation.kind);
   return CUDA_SUCCESS;
 }
 

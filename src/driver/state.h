@@ -1,9 +1,12 @@
 // What the virtual driver keeps: devices, contexts, streams, events, allocations.
 //
-// Everything hangs on the one Driver, which is made at the first cuInit and never destroyed (threads of the host process may
-// outlive static destructors). Locks, in the order in which they may be taken together:
-//   Driver::objects_mutex (handles) -> Driver::memory_mutex (allocations, addresses) -> ContentStore's own.
-// Handles given to the host are pointers to these objects; each starts with a magic number so that a stray one is refused.
+// Everything hangs on the one Driver, which is made at the first cuInit and never destroyed
+// (threads of the host process may outlive static destructors). Locks, in the order in which they
+// may be taken together:
+//   Driver::objects_mutex (handles) -> Driver::memory_mutex (allocations, addresses) ->
+//   ContentStore's own.
+// Handles given to the host are pointers to these objects; each starts with a magic number so that
+// a stray one is refused.
 #pragma once
 
 #include <atomic>
@@ -17,10 +20,10 @@
 #include <vector>
 
 #include "abi/event.h"
+#include "abi/session.h"
 #include "driver/api.h"
 #include "gpu/address_space.h"
 #include "gpu/shadow_memory.h"
-#include "abi/session.h"
 
 namespace tonnage::cards {}
 namespace tonnage::image {}
@@ -40,17 +43,22 @@ struct CaptureSession;
 // Virtual ranges and modules' variables lie low, away from where the kernel places other mappings.
 inline constexpr uint64_t kLowRegions = 0x300000000;
 
-inline constexpr uint32_t kContextMagic = 0x78744356, kStreamMagic = 0x72745356, kEventMagic = 0x76654556;
+inline constexpr uint32_t kContextMagic = 0x78744356, kStreamMagic = 0x72745356,
+                          kEventMagic = 0x76654556;
 
-// One visible device. `physical` is its index in the session (CUDA_VISIBLE_DEVICES may reorder and hide).
+// One visible device. `physical` is its index in the session (CUDA_VISIBLE_DEVICES may reorder and
+// hide).
 struct Device {
   int index = 0;
   int physical = 0;
   const abi::CardDesc* card = nullptr;
-  gpu::AddressSpace* addresses = nullptr;  // the process's: all devices take from one (memory_mutex)
-  uint64_t heap_region = 0;           // where the driver's own block for the device lies, and its size (memory_mutex)
+  gpu::AddressSpace* addresses =
+      nullptr;  // the process's: all devices take from one (memory_mutex)
+  uint64_t heap_region =
+      0;  // where the driver's own block for the device lies, and its size (memory_mutex)
   uint64_t heap_bytes = 0;
-  Context* primary = nullptr;               // objects_mutex; made once, kept; not alive until retained, nor after a reset
+  Context* primary =
+      nullptr;  // objects_mutex; made once, kept; not alive until retained, nor after a reset
   unsigned primary_flags = 0;
   int primary_refs = 0;
   CUmemoryPool default_pool = nullptr, current_pool = nullptr;  // made by pool.cpp on first use
@@ -64,7 +72,7 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   uint64_t id = 0;
-  std::atomic<uint64_t> ticks{0};               // virtual time: work units queued so far
+  std::atomic<uint64_t> ticks{0};                 // virtual time: work units queued so far
   std::atomic<CaptureSession*> capture{nullptr};  // not null: recording into a graph (graph.cpp)
 };
 
@@ -74,7 +82,8 @@ struct Event {
   unsigned flags = 0;
   std::atomic<uint64_t> ticks{0};
   std::atomic<bool> recorded{false};
-  CaptureSession* capture = nullptr;  // recorded inside a capture: what cuStreamWaitEvent joins (graph.cpp)
+  CaptureSession* capture =
+      nullptr;  // recorded inside a capture: what cuStreamWaitEvent joins (graph.cpp)
   std::vector<struct GraphNode*> capture_nodes;
 };
 
@@ -85,26 +94,27 @@ struct Context {
   unsigned api_version = 0;
   uint64_t id = 0;
   bool primary = false;
-  bool charged = false;     // its modelled bytes are on the account
+  bool charged = false;  // its modelled bytes are on the account
   std::atomic<bool> alive{true};
-  std::map<int, size_t> limits;                       // set by cuCtxSetLimit
+  std::map<int, size_t> limits;  // set by cuCtxSetLimit
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
-  Stream legacy_stream;                               // handles 0 and CU_STREAM_LEGACY
-  std::unordered_set<Stream*> streams;                // objects_mutex
-  std::unordered_set<Event*> events;                  // objects_mutex
-  std::unordered_set<Context*> peers;                 // access enabled from this context to those
-  std::unordered_set<struct Module*> modules;         // objects_mutex; unloaded with the context
+  Stream legacy_stream;                        // handles 0 and CU_STREAM_LEGACY
+  std::unordered_set<Stream*> streams;         // objects_mutex
+  std::unordered_set<Event*> events;           // objects_mutex
+  std::unordered_set<Context*> peers;          // access enabled from this context to those
+  std::unordered_set<struct Module*> modules;  // objects_mutex; unloaded with the context
 };
 
 // A range of device or host memory that the driver knows.
 struct Allocation {
   uint64_t address = 0;
   uint64_t requested_bytes = 0;
-  uint64_t accounted_bytes = 0;  // what it takes from the card (0: shares a granule, host memory, reservation)
+  uint64_t accounted_bytes =
+      0;  // what it takes from the card (0: shares a granule, host memory, reservation)
   abi::DeviceMemoryKind kind = abi::DeviceMemoryKind::kPlain;
   Context* context = nullptr;
-  Device* device = nullptr;      // null: host memory
+  Device* device = nullptr;  // null: host memory
   uint64_t buffer_id = 0;
   unsigned host_flags = 0;
   void* host = nullptr;          // host address, if the host can touch it
@@ -146,16 +156,19 @@ struct Driver {
   std::mutex objects_mutex;
   std::mutex memory_mutex;
   gpu::HostRegions high_regions, low_regions{kLowRegions};  // memory_mutex
-  std::unique_ptr<gpu::AddressSpace> addresses;             // memory_mutex; one for all devices, as a real driver's
-  std::map<uint64_t, Allocation> allocations;         // memory_mutex; by address
-  std::atomic<uint64_t> next_id{1};                   // contexts, streams, buffers
-  pid_t pid = 0;                                      // the process that initialised; a forked child may not go on
+  std::unique_ptr<gpu::AddressSpace>
+      addresses;  // memory_mutex; one for all devices, as a real driver's
+  std::map<uint64_t, Allocation> allocations;  // memory_mutex; by address
+  std::atomic<uint64_t> next_id{1};            // contexts, streams, buffers
+  pid_t pid = 0;  // the process that initialised; a forked child may not go on
   std::atomic<bool> forked{false};
 
   uint64_t new_id() { return next_id.fetch_add(1, std::memory_order_relaxed); }
   bool is_device_address(uint64_t address) const { return gpu::HostRegions::contains(address); }
   Device* device(CUdevice index) const {
-    return index >= 0 && static_cast<size_t>(index) < devices.size() ? devices[static_cast<size_t>(index)].get() : nullptr;
+    return index >= 0 && static_cast<size_t>(index) < devices.size()
+               ? devices[static_cast<size_t>(index)].get()
+               : nullptr;
   }
 };
 
@@ -167,14 +180,15 @@ CUresult initialise();
 // The session that TONNAGE_SESSION names, mapped; null if there is none or it is of another build.
 abi::Session* map_session();
 
-// Reports failures the way the API does: NOT_INITIALIZED before cuInit (and in a forked child), INVALID_CONTEXT without one.
-#define VGPU_DRIVER(name)                               \
-  Driver* name = ::tonnage::driver::driver();             \
+// Reports failures the way the API does: NOT_INITIALIZED before cuInit (and in a forked child),
+// INVALID_CONTEXT without one.
+#define VGPU_DRIVER(name)                     \
+  Driver* name = ::tonnage::driver::driver(); \
   if (!name) return CUDA_ERROR_NOT_INITIALIZED
-#define VGPU_CONTEXT(name)                                              \
-  if (!::tonnage::driver::driver()) return CUDA_ERROR_NOT_INITIALIZED;    \
-  ::tonnage::driver::Context* name = ::tonnage::driver::current_context();  \
-  if (!name) return CUDA_ERROR_INVALID_CONTEXT;                         \
+#define VGPU_CONTEXT(name)                                                 \
+  if (!::tonnage::driver::driver()) return CUDA_ERROR_NOT_INITIALIZED;     \
+  ::tonnage::driver::Context* name = ::tonnage::driver::current_context(); \
+  if (!name) return CUDA_ERROR_INVALID_CONTEXT;                            \
   if (!name->alive.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED
 
 // The device's primary context, whether it is alive or not.
@@ -186,18 +200,19 @@ Context* current_context();             // top of this thread's stack; null if n
 Context* to_context(CUcontext handle);  // null if it is not a context
 CUcontext to_handle(Context* context);
 
-// A stream handle as the API takes it: null and CU_STREAM_LEGACY mean the context's legacy stream, CU_STREAM_PER_THREAD one
-// of the thread's own. Null if the handle is invalid.
+// A stream handle as the API takes it: null and CU_STREAM_LEGACY mean the context's legacy stream,
+// CU_STREAM_PER_THREAD one of the thread's own. Null if the handle is invalid.
 Stream* to_stream(CUstream handle, Context* context);
 CUstream to_handle(Stream* stream);
 Event* to_event(CUevent handle);
 
-// Device memory ----------------------------------------------------------------------------------------------------------
+// --- Device memory ---
 // All take memory_mutex themselves.
 
-// Takes `bytes` (rounded up to granules) from the card and the address space. OUT_OF_MEMORY when it does not fit.
-CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes, abi::DeviceMemoryKind kind,
-                                CUdeviceptr* out);
+// Takes `bytes` (rounded up to granules) from the card and the address space. OUT_OF_MEMORY when it
+// does not fit.
+CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes,
+                                abi::DeviceMemoryKind kind, CUdeviceptr* out);
 CUresult free_device_memory(CUdeviceptr address);
 // The allocation that contains `address`; false if there is none.
 bool find_allocation(uint64_t address, Allocation* out);
@@ -207,11 +222,13 @@ bool remove_allocation(uint64_t address, Allocation* out);
 bool charge_device(Device* device, uint64_t bytes);
 void refund_device(Device* device, uint64_t bytes);
 
-// Virtual time -----------------------------------------------------------------------------------------------------------
-// One unit per kernel or copy. The clock's resolution is coarse on purpose: libraries that time alternatives see them equal
-// and keep their own first choice.
+// --- Virtual time ---
+// One unit per kernel or copy. The clock's resolution is coarse on purpose: libraries that time
+// alternatives see them equal and keep their own first choice.
 inline constexpr uint64_t kTicksPerUnit = 8;
 inline constexpr double kMillisecondsPerUnit = 0.4;
-inline void advance(Stream* stream, uint64_t ticks = 1) { stream->ticks.fetch_add(ticks, std::memory_order_relaxed); }
+inline void advance(Stream* stream, uint64_t ticks = 1) {
+  stream->ticks.fetch_add(ticks, std::memory_order_relaxed);
+}
 
 }  // namespace tonnage::driver

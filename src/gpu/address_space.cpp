@@ -37,7 +37,8 @@ class AddressBits {
   std::atomic<uint64_t>* made() {
     std::atomic<uint64_t>* bits = bits_.load(std::memory_order_acquire);
     if (bits) return bits;
-    void* memory = mmap(nullptr, kWords * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, kWords * 8, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     auto* fresh = static_cast<std::atomic<uint64_t>*>(memory);
     if (bits_.compare_exchange_strong(bits, fresh)) return fresh;
@@ -52,18 +53,24 @@ AddressBits<kAllocationGranularity> g_host_memory;
 
 }  // namespace
 
-bool HostRegions::contains(uint64_t address) { return g_regions.test(address) && !g_host_memory.test(address); }
+bool HostRegions::contains(uint64_t address) {
+  return g_regions.test(address) && !g_host_memory.test(address);
+}
 
-void HostRegions::set_host_memory(uint64_t address, uint64_t bytes, bool is_host) { g_host_memory.set(address, bytes, is_host); }
+void HostRegions::set_host_memory(uint64_t address, uint64_t bytes, bool is_host) {
+  g_host_memory.set(address, bytes, is_host);
+}
 
 uint64_t HostRegions::take(uint64_t bytes) {
   const uint64_t size = round_up(bytes, kRegion);
   if (size < bytes) return 0;
-  // As the real driver: a range longer by the alignment less a page, of which the highest aligned part is kept. So a gap is used
-  // only if it is longer than the region by that much; and the kernel, which aligns whole multiples of huge pages and then
-  // passes by gaps that just fit, takes the highest.
+  // As the real driver: a range longer by the alignment less a page, of which the highest aligned
+  // part is kept. So a gap is used only if it is longer than the region by that much; and the
+  // kernel, which aligns whole multiples of huge pages and then passes by gaps that just fit, takes
+  // the highest.
   const uint64_t asked = size + kRegion - kPage;
-  void* memory = mmap(reinterpret_cast<void*>(hint_), asked, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(reinterpret_cast<void*>(hint_), asked, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return 0;
   const uint64_t start = reinterpret_cast<uint64_t>(memory), end = start + asked;
   const uint64_t kept = hint_ ? round_up(start, kRegion) : (end - size) / kRegion * kRegion;
@@ -86,7 +93,8 @@ void HostRegions::give_back(uint64_t address, uint64_t bytes) {
   munmap(reinterpret_cast<void*>(address), bytes);
 }
 
-uint64_t AddressSpace::carve(std::list<Region>::iterator region, FreeRanges::Piece piece, uint64_t bytes) {
+uint64_t AddressSpace::carve(std::list<Region>::iterator region, FreeRanges::Piece piece,
+                             uint64_t bytes) {
   const uint64_t address = region->free.take(piece, bytes);
   live_[address] = {region, bytes};
   return address;

@@ -1,10 +1,12 @@
 // The order in which a real driver hands out device addresses.
 //
-// It matters: PyTorch's allocator breaks ties between equal free blocks by address, so it decides what later steps reuse.
-// Found on an H200 (driver 580) with random sequences of allocations and frees, every address of which this reproduces
-// (tools/device/addresses.cpp; docs/exactness.md): the driver reserves regions of whole 32 MiB, aligned to that, from the
-// host's address space; an allocation (2 MiB granules) goes into the newest region that has room, there into the smallest free
-// piece that is large enough, the lowest of equals. Freed neighbours merge; a region that is wholly free goes back to the host.
+// It matters: PyTorch's allocator breaks ties between equal free blocks by address, so it decides
+// what later steps reuse. Found on an H200 (driver 580) with random sequences of allocations and
+// frees, every address of which this reproduces (tools/device/addresses.cpp; docs/exactness.md):
+// the driver reserves regions of whole 32 MiB, aligned to that, from the host's address space; an
+// allocation (2 MiB granules) goes into the newest region that has room, there into the smallest
+// free piece that is large enough, the lowest of equals. Freed neighbours merge; a region that is
+// wholly free goes back to the host.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +18,8 @@
 
 namespace tonnage::gpu {
 
-inline constexpr uint64_t kAllocationGranularity = 2ull << 20;  // what the driver takes from the card at a time
+inline constexpr uint64_t kAllocationGranularity =
+    2ull << 20;  // what the driver takes from the card at a time
 inline constexpr uint64_t kRegion = 32ull << 20;
 
 constexpr uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -29,18 +32,19 @@ class RegionSource {
   virtual void give_back(uint64_t address, uint64_t bytes) = 0;
 };
 
-// Address ranges of this process: mapped without access, so that a host access faults as on a real machine, at no cost in
-// memory. Like the real driver's they lie where the kernel finds the highest gap.
+// Address ranges of this process: mapped without access, so that a host access faults as on a real
+// machine, at no cost in memory. Like the real driver's they lie where the kernel finds the highest
+// gap.
 class HostRegions : public RegionSource {
  public:
-  // hint 0: the kernel's choice, downwards from the top; else upwards from about there, for ranges that must not disturb the
-  // order of allocations.
+  // hint 0: the kernel's choice, downwards from the top; else upwards from about there, for ranges
+  // that must not disturb the order of allocations.
   explicit HostRegions(uint64_t hint = 0) : hint_(hint) {}
   uint64_t take(uint64_t bytes) override;
   void give_back(uint64_t address, uint64_t bytes) override;
 
-  // Whether an address is device memory: it belongs to a region of any source of this process and is not host memory that was
-  // placed there. Lock-free.
+  // Whether an address is device memory: it belongs to a region of any source of this process and
+  // is not host memory that was placed there. Lock-free.
   static bool contains(uint64_t address);
   // Granules of a region that hold pinned host memory, from now on or no longer.
   static void set_host_memory(uint64_t address, uint64_t bytes, bool is_host);
@@ -60,12 +64,14 @@ class AddressSpace {
   // A range as one of the above returned it.
   void release(uint64_t address);
 
-  // Seen on an H200: a new context has a region of 96 MiB, of which the last 24 are free behind things of the driver's own, and
-  // one of 416 MiB for the device heap, of which the last 2 are free. When the first module comes that can print or assert, the
-  // heap moves to a region of its own; its place becomes free, or goes back to the host if nothing is in those 2 MiB.
-  // Returns the heap's place; 0: there was no room.
+  // Seen on an H200: a new context has a region of 96 MiB, of which the last 24 are free behind
+  // things of the driver's own, and one of 416 MiB for the device heap, of which the last 2 are
+  // free. When the first module comes that can print or assert, the heap moves to a region of its
+  // own; its place becomes free, or goes back to the host if nothing is in those 2 MiB. Returns the
+  // heap's place; 0: there was no room.
   uint64_t prepare_context();
-  // The block at `address` gets another place, of `bytes`; its old one is free afterwards. Returns the new address.
+  // The block at `address` gets another place, of `bytes`; its old one is free afterwards. Returns
+  // the new address.
   uint64_t move(uint64_t address, uint64_t bytes);
   // A further device's context takes for itself what the first one had in a region apart.
   void prepare_further_context();

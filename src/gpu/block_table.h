@@ -1,4 +1,5 @@
-// The blocks that PyTorch's caching allocator has handed out: their sizes by where they begin. Thread-safe.
+// The blocks that PyTorch's caching allocator has handed out: their sizes by where they begin.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,8 @@
 
 namespace tonnage::gpu {
 
-// A hash table with linear probing: every tensor of the program enters and leaves it, so it allocates nothing on the way.
+// A hash table with linear probing: every tensor of the program enters and leaves it, so it
+// allocates nothing on the way.
 class BlockTable {
  public:
   // An address that is there already gets the new size. Address 0 is no block.
@@ -46,11 +48,13 @@ class BlockTable {
     return slot.address == 0 ? 0 : (slot.bytes + kRound - 1) / kRound * kRound;
   }
 
-  // The live block that an address lies in: where it begins, and its bytes; {0, 0} if in none. Looks through all blocks.
+  // The live block that an address lies in: where it begins, and its bytes; {0, 0} if in none.
+  // Looks through all blocks.
   std::pair<uint64_t, uint64_t> containing(uint64_t address) const {
     std::lock_guard lock(mutex_);
     for (const Slot& slot : slots_)
-      if (slot.address != 0 && slot.address <= address && address - slot.address < (slot.bytes + kRound - 1) / kRound * kRound)
+      if (slot.address != 0 && slot.address <= address &&
+          address - slot.address < (slot.bytes + kRound - 1) / kRound * kRound)
         return {slot.address, (slot.bytes + kRound - 1) / kRound * kRound};
     return {0, 0};
   }
@@ -63,7 +67,9 @@ class BlockTable {
 
   size_t mask() const { return slots_.size() - 1; }
   size_t next(size_t i) const { return (i + 1) & mask(); }
-  size_t home_of(uint64_t address) const { return static_cast<size_t>((address * 0x9e3779b97f4a7c15ull) >> 32) & mask(); }
+  size_t home_of(uint64_t address) const {
+    return static_cast<size_t>((address * 0x9e3779b97f4a7c15ull) >> 32) & mask();
+  }
   // Where the address is, or the free slot where it belongs.
   size_t place_of(uint64_t address) const {
     size_t i = home_of(address);

@@ -29,7 +29,8 @@ class FreeRanges {
   Piece best_fit(uint64_t bytes) const {
     auto best = pieces_.end();
     for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece)
-      if (piece->second >= bytes && (best == pieces_.end() || piece->second < best->second)) best = piece;
+      if (piece->second >= bytes && (best == pieces_.end() || piece->second < best->second))
+        best = piece;
     return best;
   }
 

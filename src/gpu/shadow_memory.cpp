@@ -8,7 +8,8 @@
 namespace tonnage::gpu {
 
 struct ContentStore::Buffer {
-  Buffer(std::atomic<uint64_t>* kept, size_t n) : kept_bytes(kept), size(n), data(new (std::nothrow) unsigned char[n]) {
+  Buffer(std::atomic<uint64_t>* kept, size_t n)
+      : kept_bytes(kept), size(n), data(new (std::nothrow) unsigned char[n]) {
     if (data) kept_bytes->fetch_add(size, std::memory_order_relaxed);
   }
   ~Buffer() {
@@ -44,7 +45,8 @@ void ContentStore::count(uint64_t address, size_t n, int delta) {
   uint64_t pages = ((address + n - 1) >> 21) - (address >> 21) + 1;
   if (pages > (1u << kFilterBits)) pages = 1u << kFilterBits;
   for (uint64_t i = 0; i < pages; i++)
-    filter_[filter_slot(address + (i << 21))].fetch_add(static_cast<uint32_t>(delta), std::memory_order_relaxed);
+    filter_[filter_slot(address + (i << 21))].fetch_add(static_cast<uint32_t>(delta),
+                                                        std::memory_order_relaxed);
 }
 
 void ContentStore::insert(uint64_t address, Piece piece) {
@@ -126,14 +128,17 @@ void ContentStore::settle(uint64_t address, size_t n) {
     std::shared_ptr<Pending> pending;
     {
       std::lock_guard lock(mutex_);
-      for (auto it = first_overlap(address); it != pieces_.end() && it->first < address + n && !pending; ++it) pending = it->second.pending;
+      for (auto it = first_overlap(address);
+           it != pieces_.end() && it->first < address + n && !pending; ++it)
+        pending = it->second.pending;
     }
     if (!pending) return;
     {
       std::lock_guard fetching(pending->mutex);
       if (!pending->done) {
         auto buffer = make_buffer(pending->n);
-        if (buffer && pending->promise->fetch(buffer->data.get(), pending->n)) pending->bytes = std::move(buffer);
+        if (buffer && pending->promise->fetch(buffer->data.get(), pending->n))
+          pending->bytes = std::move(buffer);
         pending->promise.reset();
         pending->done = true;
       }
@@ -170,7 +175,8 @@ bool ContentStore::any(uint64_t address, size_t n) const {
   return it != pieces_.end() && it->first < address + n;
 }
 
-void ContentStore::write_piece(uint64_t piece_address, const Piece& piece, uint64_t from, size_t n, unsigned char* out) {
+void ContentStore::write_piece(uint64_t piece_address, const Piece& piece, uint64_t from, size_t n,
+                               unsigned char* out) {
   if (piece.bytes) {
     std::memcpy(out, piece.bytes->data.get() + piece.offset + (from - piece_address), n);
     return;

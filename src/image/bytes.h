@@ -8,15 +8,18 @@
 
 namespace tonnage::image {
 
-// Bytes that somebody else owns. An image whose length nobody knows (a pointer passed to cuModuleLoadData) has size kUnbounded;
-// its readers then cut pieces off by the sizes that its headers state.
+// Bytes that somebody else owns. An image whose length nobody knows (a pointer passed to
+// cuModuleLoadData) has size kUnbounded; its readers then cut pieces off by the sizes that its
+// headers state.
 struct Bytes {
   static constexpr uint64_t kUnbounded = UINT64_MAX;
 
   const uint8_t* data = nullptr;
   uint64_t size = 0;
 
-  bool covers(uint64_t offset, uint64_t count) const { return offset <= size && count <= size - offset; }
+  bool covers(uint64_t offset, uint64_t count) const {
+    return offset <= size && count <= size - offset;
+  }
 
   // An empty piece (data == nullptr) where the range is not inside.
   Bytes piece(uint64_t offset, uint64_t count) const {

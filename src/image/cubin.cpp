@@ -9,20 +9,23 @@ namespace tonnage::image {
 namespace {
 
 constexpr uint16_t kMachineCuda = 190;
-constexpr uint8_t kAbiOld = 7;              // EI_ABIVERSION up to CUDA 12: architecture in the low byte of e_flags
+constexpr uint8_t kAbiOld =
+    7;  // EI_ABIVERSION up to CUDA 12: architecture in the low byte of e_flags
 constexpr uint32_t kOldArchSpecific = 0x800;
 constexpr uint8_t kOtherKernel = 0x10;      // STO_CUDA_ENTRY
 constexpr uint8_t kOtherManaged = 0x04;     // STO_CUDA_MANAGED
 constexpr uint32_t kTypeInfo = SHT_LOPROC;  // SHT_CUDA_INFO
 constexpr uint32_t kTypeCallGraph = SHT_LOPROC + 1;
 constexpr uint32_t kTypeCompat = SHT_LOPROC + 0x86;
-// Per block, for the system. From sm_90 on compilers lay it out at the start of .nv.shared; before, the driver adds it.
+// Per block, for the system. From sm_90 on compilers lay it out at the start of .nv.shared; before,
+// the driver adds it.
 constexpr uint32_t kSystemSharedBytes = 1024;
 constexpr int kFirstSmWithSystemShared = 90;
 constexpr uint64_t kMaxSections = 1u << 22;
 constexpr int kDeepestCall = 16;
 // Lists of the call graph section.
-constexpr uint32_t kDirectCalls = 0xffffffff, kAddressTaken = 0xfffffffe, kIndirectCalls = 0xfffffffd, kIndirectPairs = 0xfffffffc;
+constexpr uint32_t kDirectCalls = 0xffffffff, kAddressTaken = 0xfffffffe,
+                   kIndirectCalls = 0xfffffffd, kIndirectPairs = 0xfffffffc;
 // The device runtime's functions; the first two are behind printf and assert.
 constexpr std::string_view kPrintf = "vprintf", kAssertion = "__assertfail", kMalloc = "malloc";
 
@@ -48,7 +51,8 @@ struct Record {
 };
 constexpr uint8_t kFormatSized = 4;
 
-// Calls visit(record, payload) for every record of an .nv.info or .nv.compat section; stops at the first that does not fit.
+// Calls visit(record, payload) for every record of an .nv.info or .nv.compat section; stops at the
+// first that does not fit.
 template <class Visit>
 void each_record(Bytes section, Visit visit) {
   uint64_t offset = 0;
@@ -65,11 +69,14 @@ void each_record(Bytes section, Visit visit) {
   }
 }
 
-bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
 
 bool header_of(Bytes image, Elf64_Ehdr* header) {
-  return image.read(0, header) && std::memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 && header->e_ident[EI_CLASS] == ELFCLASS64 &&
-         header->e_ident[EI_DATA] == ELFDATA2LSB && header->e_machine == kMachineCuda;
+  return image.read(0, header) && std::memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
+         header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_ident[EI_DATA] == ELFDATA2LSB &&
+         header->e_machine == kMachineCuda;
 }
 
 // The number of sections; 0 where the table is unusable.
@@ -79,7 +86,8 @@ uint64_t section_count(Bytes image, const Elf64_Ehdr& header) {
   Elf64_Shdr first;
   if (!image.read(header.e_shoff, &first)) return 0;
   if (count == 0) count = first.sh_size;  // more than 65279 sections
-  return count <= kMaxSections && image.covers(header.e_shoff, count * header.e_shentsize) ? count : 0;
+  return count <= kMaxSections && image.covers(header.e_shoff, count * header.e_shentsize) ? count
+                                                                                           : 0;
 }
 
 struct Call {
@@ -103,7 +111,9 @@ struct Parser {
   int virtual_sm = 0;
   uint64_t user_constant_bytes = 0;
 
-  std::string_view section_name(const Elf64_Shdr& section) const { return section_names.text(section.sh_name); }
+  std::string_view section_name(const Elf64_Shdr& section) const {
+    return section_names.text(section.sh_name);
+  }
   Bytes contents(const Elf64_Shdr& section) const {
     if (section.sh_type == SHT_NOBITS) return {};
     return image.piece(section.sh_offset, section.sh_size);
@@ -127,7 +137,8 @@ struct Parser {
     if (!elf_architecture(image, &out->sm, &out->suffix)) return kInvalidImage;
     virtual_sm = out->sm;
     out->relocatable = header.e_type == ET_REL;
-    if (header.e_ident[EI_ABIVERSION] <= kAbiOld && (header.e_flags >> 16 & 0xff)) virtual_sm = header.e_flags >> 16 & 0xff;
+    if (header.e_ident[EI_ABIVERSION] <= kAbiOld && (header.e_flags >> 16 & 0xff))
+      virtual_sm = header.e_flags >> 16 & 0xff;
     read_sections();
     read_symbols();
     read_resources();
@@ -143,7 +154,8 @@ struct Parser {
     for (uint64_t i = 0; i < count; ++i) {
       if (!image.read(header.e_shoff + i * header.e_shentsize, &sections[i])) return false;
     }
-    const uint32_t names = header.e_shstrndx == SHN_XINDEX ? sections[0].sh_link : header.e_shstrndx;
+    const uint32_t names =
+        header.e_shstrndx == SHN_XINDEX ? sections[0].sh_link : header.e_shstrndx;
     if (names >= count) return false;
     section_names = contents(sections[names]);
     for (const Elf64_Shdr& section : sections) {
@@ -152,12 +164,14 @@ struct Parser {
         if (section.sh_size && !table.data) return false;
         if (section.sh_link >= count) return false;
         symbols.resize(table.size / sizeof(Elf64_Sym));
-        if (!symbols.empty()) std::memcpy(symbols.data(), table.data, symbols.size() * sizeof(Elf64_Sym));
+        if (!symbols.empty())
+          std::memcpy(symbols.data(), table.data, symbols.size() * sizeof(Elf64_Sym));
         symbol_names = contents(sections[section.sh_link]);
       } else if (section.sh_type == SHT_SYMTAB_SHNDX) {
         const Bytes table = contents(section);
         extended_index.resize(table.size / 4);
-        if (!extended_index.empty()) std::memcpy(extended_index.data(), table.data, extended_index.size() * 4);
+        if (!extended_index.empty())
+          std::memcpy(extended_index.data(), table.data, extended_index.size() * 4);
       }
     }
     return true;
@@ -168,15 +182,22 @@ struct Parser {
     for (const Elf64_Shdr& section : sections) {
       const std::string_view name = section_name(section);
       if (name == ".note.nv.cuinfo") {
-        // Note header (12), "NVIDIA Corp\0" (12), then version and virtual architecture, 16 bits each.
+        // Note header (12), "NVIDIA Corp\0" (12), then version and virtual architecture, 16 bits
+        // each.
         uint16_t value;
         if (contents(section).read(26, &value) && value) virtual_sm = value;
       }
-      // A second form of the code for other architectures travels in .nv.merc.* and .nv.capmerc.*; it is not loaded.
-      if (!(section.sh_flags & SHF_ALLOC) || starts_with(name, ".nv.merc") || starts_with(name, ".nv.capmerc")) continue;
-      if (starts_with(name, ".text")) out->code_bytes += section.sh_size;
-      else if (starts_with(name, ".nv.constant")) out->constant_bytes += section.sh_size;
-      else if (starts_with(name, ".nv.global")) out->variable_bytes += section.sh_size;
+      // A second form of the code for other architectures travels in .nv.merc.* and .nv.capmerc.*;
+      // it is not loaded.
+      if (!(section.sh_flags & SHF_ALLOC) || starts_with(name, ".nv.merc") ||
+          starts_with(name, ".nv.capmerc"))
+        continue;
+      if (starts_with(name, ".text"))
+        out->code_bytes += section.sh_size;
+      else if (starts_with(name, ".nv.constant"))
+        out->constant_bytes += section.sh_size;
+      else if (starts_with(name, ".nv.global"))
+        out->variable_bytes += section.sh_size;
       if (name == ".nv.constant3") user_constant_bytes += section.sh_size;
     }
   }
@@ -187,7 +208,8 @@ struct Parser {
     uint64_t name_bytes = 0;
     for (size_t i = 0; i < symbols.size(); ++i) {
       note_runtime_use(i);
-      name_bytes += is_kernel(i) || is_variable(i) ? symbol_names.text(symbols[i].st_name).size() : 0;
+      name_bytes +=
+          is_kernel(i) || is_variable(i) ? symbol_names.text(symbols[i].st_name).size() : 0;
     }
     // Hostile tables may name one long string many times.
     if (name_bytes > image.size * 8 + 4096) return;
@@ -210,16 +232,20 @@ struct Parser {
         info.code_bytes = sections[section].sh_size;
         info.registers = sections[section].sh_info >> 24;
         info.barriers = sections[section].sh_flags >> 20 & 0x7f;
-        kernel_of_section[section] = kernel_of_symbol[i] = static_cast<int32_t>(out->kernels.size());
+        kernel_of_section[section] = kernel_of_symbol[i] =
+            static_cast<int32_t>(out->kernels.size());
         out->kernels.push_back(info);
       } else {
         const std::string_view in = section_name(sections[section]);
-        out->globals.push_back({name, symbols[i].st_size, starts_with(in, ".nv.constant"), (symbols[i].st_other & kOtherManaged) != 0});
+        out->globals.push_back({name, symbols[i].st_size, starts_with(in, ".nv.constant"),
+                                (symbols[i].st_other & kOtherManaged) != 0});
       }
     }
     for (size_t i = 0; i < sections.size(); ++i) {
       const Elf64_Shdr& section = sections[i];
-      if (kernel_of_section[i] >= 0 || !(section.sh_flags & SHF_ALLOC) || section.sh_size == 0 || !starts_with(section_name(section), ".text")) continue;
+      if (kernel_of_section[i] >= 0 || !(section.sh_flags & SHF_ALLOC) || section.sh_size == 0 ||
+          !starts_with(section_name(section), ".text"))
+        continue;
       out->function_bytes += section.sh_size;
       out->functions++;
     }
@@ -227,24 +253,32 @@ struct Parser {
 
   // The name of a function that the driver's device runtime provides; empty for others.
   std::string_view runtime_function(size_t i) const {
-    if (symbols[i].st_shndx != SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC) return {};
+    if (symbols[i].st_shndx != SHN_UNDEF || ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC)
+      return {};
     return symbol_names.text(symbols[i].st_name);
   }
   void note_runtime_use(size_t i) {
-    if (symbols[i].st_other & kOtherManaged && ELF64_ST_TYPE(symbols[i].st_info) == STT_OBJECT) out->has_managed = true;
+    if (symbols[i].st_other & kOtherManaged && ELF64_ST_TYPE(symbols[i].st_info) == STT_OBJECT)
+      out->has_managed = true;
     const std::string_view name = runtime_function(i);
-    if (name == kPrintf) out->uses_printf = true;
-    else if (name == kAssertion) out->uses_assert = true;
-    else if (name == kMalloc || name == "free") out->uses_malloc = true;
+    if (name == kPrintf)
+      out->uses_printf = true;
+    else if (name == kAssertion)
+      out->uses_assert = true;
+    else if (name == kMalloc || name == "free")
+      out->uses_malloc = true;
   }
 
   bool is_kernel(size_t i) const {
     const uint32_t section = section_of(i);
-    return ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC && (symbols[i].st_other & kOtherKernel) && section > 0 && section < sections.size();
+    return ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC && (symbols[i].st_other & kOtherKernel) &&
+           section > 0 && section < sections.size();
   }
   bool is_variable(size_t i) const {
     const uint32_t section = section_of(i);
-    if (ELF64_ST_TYPE(symbols[i].st_info) != STT_OBJECT || section == 0 || section >= sections.size()) return false;
+    if (ELF64_ST_TYPE(symbols[i].st_info) != STT_OBJECT || section == 0 ||
+        section >= sections.size())
+      return false;
     const std::string_view in = section_name(sections[section]);
     return starts_with(in, ".nv.global") || in == ".nv.constant3";
   }
@@ -263,42 +297,53 @@ struct Parser {
         read_kernel_info(contents(section), kernel);
       } else if (starts_with(name, ".nv.shared.")) {
         uint64_t bytes = section.sh_size;
-        if (out->sm >= kFirstSmWithSystemShared) bytes -= std::min<uint64_t>(bytes, kSystemSharedBytes);
+        if (out->sm >= kFirstSmWithSystemShared)
+          bytes -= std::min<uint64_t>(bytes, kSystemSharedBytes);
         kernel->static_shared_bytes = static_cast<uint32_t>(bytes);
       }
     }
   }
 
-  // Pairs of symbols in four lists, each behind a pair of 0 and the list's negative number: -1 and -4, caller and callee; -2, functions
-  // whose address is taken; -3, functions that call through an address (as NCCL's kernels call theirs). Read off what nvlink 13.0
-  // writes for tests/data/image/functions.cu.
+  // Pairs of symbols in four lists, each behind a pair of 0 and the list's negative number: -1 and
+  // -4, caller and callee; -2, functions whose address is taken; -3, functions that call through an
+  // address (as NCCL's kernels call theirs). Read off what nvlink 13.0 writes for
+  // tests/data/image/functions.cu.
   void read_calls(Bytes section) {
     if (!out->uses_printf && !out->uses_assert && !out->uses_malloc) return;
     std::vector<Call> calls(section.data ? section.size / sizeof(Call) : 0);
     if (calls.empty()) return;
     std::memcpy(calls.data(), section.data, calls.size() * sizeof(Call));
-    // Who calls through an address may reach all whose address is taken: these share a node, behind the symbols.
+    // Who calls through an address may reach all whose address is taken: these share a node, behind
+    // the symbols.
     const auto anyone = static_cast<uint32_t>(symbols.size());
     uint32_t list = kDirectCalls;
     for (Call& call : calls) {
-      if (call.caller == 0 && call.callee >= kIndirectPairs) list = call.callee;
-      else if (list == kAddressTaken) call = {anyone, call.caller};
-      else if (list == kIndirectCalls) call.callee = anyone;
+      if (call.caller == 0 && call.callee >= kIndirectPairs)
+        list = call.callee;
+      else if (list == kAddressTaken)
+        call = {anyone, call.caller};
+      else if (list == kIndirectCalls)
+        call.callee = anyone;
     }
     mark_callers(calls, {kPrintf, kAssertion}, &KernelInfo::calls_reporter);
     if (out->uses_malloc) mark_callers(calls, {kMalloc}, &KernelInfo::calls_malloc);
   }
   // Marks the kernels that reach one of the device runtime's functions.
-  void mark_callers(const std::vector<Call>& calls, std::initializer_list<std::string_view> functions, bool KernelInfo::*mark) {
+  void mark_callers(const std::vector<Call>& calls,
+                    std::initializer_list<std::string_view> functions, bool KernelInfo::*mark) {
     std::vector<bool> reaches(symbols.size() + 1);
     for (size_t i = 0; i < symbols.size(); ++i)
-      for (std::string_view name : functions) reaches[i] = reaches[i] || runtime_function(i) == name;
-    // Backwards along the calls until nothing changes; most lists are one call deep. The bound is for hostile ones.
+      for (std::string_view name : functions)
+        reaches[i] = reaches[i] || runtime_function(i) == name;
+    // Backwards along the calls until nothing changes; most lists are one call deep. The bound is
+    // for hostile ones.
     bool changed = true;
     for (int pass = 0; changed && pass < kDeepestCall; ++pass) {
       changed = false;
       for (const Call& call : calls) {
-        if (call.caller >= reaches.size() || call.callee >= reaches.size() || reaches[call.caller] || !reaches[call.callee]) continue;
+        if (call.caller >= reaches.size() || call.callee >= reaches.size() ||
+            reaches[call.caller] || !reaches[call.callee])
+          continue;
         reaches[call.caller] = changed = true;
         if (KernelInfo* kernel = kernel_by_symbol(call.caller)) kernel->*mark = true;
       }
@@ -311,8 +356,10 @@ struct Parser {
       if (record.format != kFormatSized || !payload.read(0, &pair)) return;
       KernelInfo* kernel = kernel_by_symbol(pair[0]);
       if (!kernel) return;
-      if (record.attribute == kAttrRegisters) kernel->registers = static_cast<int32_t>(std::min<uint32_t>(pair[1], 0xffff));
-      if (record.attribute == kAttrFrameSize || record.attribute == kAttrMinStackSize) kernel->local_bytes = std::max(kernel->local_bytes, pair[1]);
+      if (record.attribute == kAttrRegisters)
+        kernel->registers = static_cast<int32_t>(std::min<uint32_t>(pair[1], 0xffff));
+      if (record.attribute == kAttrFrameSize || record.attribute == kAttrMinStackSize)
+        kernel->local_bytes = std::max(kernel->local_bytes, pair[1]);
     });
   }
 
@@ -333,7 +380,8 @@ struct Parser {
           uint16_t words[6];
           if (!payload.read(0, &words)) break;
           const uint32_t packed = words[4] | static_cast<uint32_t>(words[5]) << 16;
-          found.push_back({words[2], {words[3], record.attribute == kAttrParamInfo ? packed >> 18 : words[4]}});
+          found.push_back(
+              {words[2], {words[3], record.attribute == kAttrParamInfo ? packed >> 18 : words[4]}});
           break;
         }
         case kAttrMaxThreads:
@@ -342,29 +390,37 @@ struct Parser {
           if (!payload.read(0, &triple)) break;
           if (record.attribute == kAttrMaxThreads) kernel->max_threads = product(triple);
           for (int i = 0; i < 3; ++i) {
-            if (record.attribute == kAttrRequiredBlock) kernel->required_block[i] = clamped(triple[i]);
-            if (record.attribute == kAttrCtaPerCluster) kernel->required_cluster[i] = clamped(triple[i]);
+            if (record.attribute == kAttrRequiredBlock)
+              kernel->required_block[i] = clamped(triple[i]);
+            if (record.attribute == kAttrCtaPerCluster)
+              kernel->required_cluster[i] = clamped(triple[i]);
           }
           break;
         default: break;
       }
     });
-    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     for (const auto& [ordinal, param] : found) out->params.push_back(param);
     // The vector still grows: finish() makes the views.
-    param_ranges.push_back({static_cast<size_t>(kernel - out->kernels.data()), first_param, found.size()});
+    param_ranges.push_back(
+        {static_cast<size_t>(kernel - out->kernels.data()), first_param, found.size()});
   }
 
-  static int32_t clamped(uint32_t value) { return static_cast<int32_t>(std::min<uint32_t>(value, 1u << 30)); }
+  static int32_t clamped(uint32_t value) {
+    return static_cast<int32_t>(std::min<uint32_t>(value, 1u << 30));
+  }
   static int32_t product(const uint32_t (&triple)[3]) {
     uint64_t value = 1;
-    for (uint32_t factor : triple) value = std::min<uint64_t>(value * std::max<uint32_t>(factor, 1), 1u << 20);
+    for (uint32_t factor : triple)
+      value = std::min<uint64_t>(value * std::max<uint32_t>(factor, 1), 1u << 20);
     return static_cast<int32_t>(value);
   }
 
   void finish() {
     out->params.shrink_to_fit();
-    for (const ParamRange& range : param_ranges) out->kernels[range.kernel].params = {out->params.data() + range.first, range.count};
+    for (const ParamRange& range : param_ranges)
+      out->kernels[range.kernel].params = {out->params.data() + range.first, range.count};
     auto by_name = [](const auto& a, const auto& b) { return a.name < b.name; };
     std::stable_sort(out->kernels.begin(), out->kernels.end(), by_name);
     std::stable_sort(out->globals.begin(), out->globals.end(), by_name);
@@ -375,20 +431,27 @@ struct Parser {
 
 template <class T>
 const T* find_by_name(const std::vector<T>& sorted, std::string_view name) {
-  const auto at = std::lower_bound(sorted.begin(), sorted.end(), name, [](const T& item, std::string_view key) { return item.name < key; });
+  const auto at =
+      std::lower_bound(sorted.begin(), sorted.end(), name,
+                       [](const T& item, std::string_view key) { return item.name < key; });
   return at != sorted.end() && at->name == name ? &*at : nullptr;
 }
 
 }  // namespace
 
-const KernelInfo* CodeInfo::kernel(std::string_view name) const { return find_by_name(kernels, name); }
-const GlobalInfo* CodeInfo::global(std::string_view name) const { return find_by_name(globals, name); }
+const KernelInfo* CodeInfo::kernel(std::string_view name) const {
+  return find_by_name(kernels, name);
+}
+const GlobalInfo* CodeInfo::global(std::string_view name) const {
+  return find_by_name(globals, name);
+}
 
 uint64_t elf_image_bytes(Bytes image) {
   Elf64_Ehdr header;
   if (!header_of(image, &header)) return 0;
   const uint64_t count = section_count(image, header);
-  uint64_t end = std::max<uint64_t>(sizeof header, header.e_phoff + uint64_t{header.e_phnum} * header.e_phentsize);
+  uint64_t end = std::max<uint64_t>(sizeof header,
+                                    header.e_phoff + uint64_t{header.e_phnum} * header.e_phentsize);
   end = std::max<uint64_t>(end, header.e_shoff + count * header.e_shentsize);
   for (uint64_t i = 0; i < count; ++i) {
     Elf64_Shdr section;
@@ -413,7 +476,9 @@ bool elf_architecture(Bytes image, int* sm, ArchSuffix* suffix) {
   const uint64_t count = section_count(image, header);
   for (uint64_t i = 0; i < count; ++i) {
     Elf64_Shdr section;
-    if (!image.read(header.e_shoff + i * header.e_shentsize, &section) || section.sh_type != kTypeCompat) continue;
+    if (!image.read(header.e_shoff + i * header.e_shentsize, &section) ||
+        section.sh_type != kTypeCompat)
+      continue;
     // Record 9 is 1 in what nvcc builds for sm_90a, sm_100a and so on, and 0 otherwise.
     each_record(image.piece(section.sh_offset, section.sh_size), [&](const Record& record, Bytes) {
       if (record.attribute == 9 && (record.value & 0xff) == 1) *suffix = ArchSuffix::kArchSpecific;

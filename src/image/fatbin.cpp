@@ -41,10 +41,14 @@ bool read_entry(Bytes body, const EntryHeader& header, uint64_t offset, Entry* e
   entry->sm = static_cast<int>(header.arch & 0xffff);
   if (header.kind == kKindPtx) entry->ptx_isa = header.code_major * 10 + header.code_minor;
   entry->flags = header.flags;
-  if (header.flags & kFlagArchSpecific) entry->suffix = ArchSuffix::kArchSpecific;
-  else if (header.flags & kFlagFamily) entry->suffix = ArchSuffix::kFamily;
-  if (header.flags & kFlagLz4) entry->packing = Packing::kLz4;
-  else if (header.flags & kFlagZstd) entry->packing = Packing::kZstd;
+  if (header.flags & kFlagArchSpecific)
+    entry->suffix = ArchSuffix::kArchSpecific;
+  else if (header.flags & kFlagFamily)
+    entry->suffix = ArchSuffix::kFamily;
+  if (header.flags & kFlagLz4)
+    entry->packing = Packing::kLz4;
+  else if (header.flags & kFlagZstd)
+    entry->packing = Packing::kZstd;
 
   uint64_t stored = header.payload_bytes;
   if (entry->packing != Packing::kNone) {
@@ -56,7 +60,8 @@ bool read_entry(Bytes body, const EntryHeader& header, uint64_t offset, Entry* e
   if (entry->payload.data == nullptr) return false;
   const Bytes own_header = body.piece(offset, header.header_bytes);
   const Bytes name = own_header.piece(header.name_offset, header.name_bytes);
-  if (header.name_offset && name.data) entry->identifier = {reinterpret_cast<const char*>(name.data), name.size};
+  if (header.name_offset && name.data)
+    entry->identifier = {reinterpret_cast<const char*>(name.data), name.size};
   return true;
 }
 
@@ -66,7 +71,9 @@ int list_entries(Bytes image, std::vector<Entry>* entries, int* skipped) {
   entries->clear();
   if (skipped) *skipped = 0;
   FatbinHeader header;
-  if (!image.read(0, &header) || header.magic != kFatbinMagic || header.header_bytes < sizeof(FatbinHeader)) return kInvalidImage;
+  if (!image.read(0, &header) || header.magic != kFatbinMagic ||
+      header.header_bytes < sizeof(FatbinHeader))
+    return kInvalidImage;
   const Bytes body = image.piece(header.header_bytes, header.entries_bytes);
   if (body.data == nullptr) return kInvalidImage;
 
@@ -93,15 +100,19 @@ int list_entries(Bytes image, std::vector<Entry>* entries, int* skipped) {
 bool runs_on(EntryKind kind, int sm, ArchSuffix suffix, int cc_major, int cc_minor) {
   const int device = cc_major * 10 + cc_minor;
   if (suffix == ArchSuffix::kArchSpecific) return sm == device;
-  if (suffix == ArchSuffix::kFamily || kind == EntryKind::kElf) return sm / 10 == cc_major && sm % 10 <= cc_minor;
+  if (suffix == ArchSuffix::kFamily || kind == EntryKind::kElf)
+    return sm / 10 == cc_major && sm % 10 <= cc_minor;
   return sm <= device;
 }
 
 const Entry* select_entry(const std::vector<Entry>& entries, int cc_major, int cc_minor) {
   const Entry* best = nullptr;
-  // Machine code before PTX, then the newer architecture, then the more specific build; the first of equals.
+  // Machine code before PTX, then the newer architecture, then the more specific build; the first
+  // of equals.
   auto rank = [](const Entry& entry) {
-    const int specific = entry.suffix == ArchSuffix::kArchSpecific ? 2 : entry.suffix == ArchSuffix::kFamily ? 1 : 0;
+    const int specific = entry.suffix == ArchSuffix::kArchSpecific ? 2
+                         : entry.suffix == ArchSuffix::kFamily     ? 1
+                                                                   : 0;
     return (entry.kind == EntryKind::kElf ? 1 << 24 : 0) + entry.sm * 4 + specific;
   };
   for (const Entry& entry : entries) {

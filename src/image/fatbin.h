@@ -1,7 +1,8 @@
 // Fat binaries: several builds of the same device code, for different architectures, in one image.
 //
-// The wrapper's layout is public (fatbinary_section.h of the CUDA Toolkit); the container's was read off what nvcc writes:
-// a header of 16 bytes, then entries, each with a header of its own (fatbin.cpp has the fields).
+// The wrapper's layout is public (fatbinary_section.h of the CUDA Toolkit); the container's was
+// read off what nvcc writes: a header of 16 bytes, then entries, each with a header of its own
+// (fatbin.cpp has the fields).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ inline constexpr int kUnsupportedPtx = 222;  // CUDA_ERROR_UNSUPPORTED_PTX_VERSI
 // The newest PTX ISA that a driver for CUDA 13.0 compiles, as major * 10 + minor.
 inline constexpr int kNewestPtxIsa = 90;
 
-// The number that the container uses; kinds that are not named here are skipped (intermediate code for link-time optimisation).
+// The number that the container uses; kinds that are not named here are skipped (intermediate code
+// for link-time optimisation).
 enum class EntryKind : uint16_t { kPtx = 1, kElf = 2 };
 
 // sm_90a runs on 9.0 alone; sm_100f on every device of its family, that is 10.0 and later minors.
@@ -38,8 +40,8 @@ struct Entry {
   EntryKind kind = EntryKind::kElf;
   ArchSuffix suffix = ArchSuffix::kNone;
   Packing packing = Packing::kNone;
-  int sm = 0;                   // 90 for sm_90 and compute_90
-  int ptx_isa = 0;              // PTX: version of its language, 90 for 9.0
+  int sm = 0;       // 90 for sm_90 and compute_90
+  int ptx_isa = 0;  // PTX: version of its language, 90 for 9.0
   uint64_t flags = 0;
   Bytes payload;                // as stored: packed bytes without their padding
   uint64_t unpacked_bytes = 0;  // what it takes once unpacked
@@ -47,12 +49,15 @@ struct Entry {
 };
 
 // Lists a bare fat binary's entries from their headers alone. `image` may be unbounded.
-// Returns kSuccess or kInvalidImage; entries of unknown kind are left out and counted in *skipped where given.
+// Returns kSuccess or kInvalidImage; entries of unknown kind are left out and counted in *skipped
+// where given.
 int list_entries(Bytes image, std::vector<Entry>* entries, int* skipped = nullptr);
 
-// The entry that a driver for compute capability major.minor takes, by the rules of the CUDA C++ Programming Guide
-// ("Application Compatibility"): machine code of the same major and the highest minor not above the device's, an architecture-
-// specific build only on exactly its own; else the newest PTX that is not newer than the device. nullptr: nothing fits.
+// The entry that a driver for compute capability major.minor takes, by the rules of the CUDA C++
+// Programming Guide
+// ("Application Compatibility"): machine code of the same major and the highest minor not above the
+// device's, an architecture- specific build only on exactly its own; else the newest PTX that is
+// not newer than the device. nullptr: nothing fits.
 const Entry* select_entry(const std::vector<Entry>& entries, int cc_major, int cc_minor);
 
 // Whether code for this architecture runs on the device.

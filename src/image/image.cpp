@@ -36,9 +36,13 @@ int lone_entry(Bytes image, Entry* entry) {
     return elf_architecture(entry->payload, &entry->sm, &entry->suffix) ? kSuccess : kInvalidImage;
   }
   const char* text = reinterpret_cast<const char*>(image.data);
-  // Binary rubbish without an end must not be searched for one: PTX starts with white space, a comment or a directive.
-  if (image.empty() || !(text[0] == '.' || text[0] == '/' || text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r'))) return kInvalidImage;
-  const uint64_t size = image.size == Bytes::kUnbounded ? std::strlen(text) : strnlen(text, image.size);
+  // Binary rubbish without an end must not be searched for one: PTX starts with white space, a
+  // comment or a directive.
+  if (image.empty() ||
+      !(text[0] == '.' || text[0] == '/' || text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')))
+    return kInvalidImage;
+  const uint64_t size =
+      image.size == Bytes::kUnbounded ? std::strlen(text) : strnlen(text, image.size);
   entry->kind = EntryKind::kPtx;
   entry->payload = {image.data, size};
   entry->unpacked_bytes = size;
@@ -49,7 +53,8 @@ int lone_entry(Bytes image, Entry* entry) {
 
 }  // namespace
 
-std::unique_ptr<Module> Module::open(const void* data, int cc_major, int cc_minor, int* status, Keep keep) {
+std::unique_ptr<Module> Module::open(const void* data, int cc_major, int cc_minor, int* status,
+                                     Keep keep) {
   *status = kInvalidImage;
   if (!data) return nullptr;
   const void* image = data;
@@ -62,10 +67,12 @@ std::unique_ptr<Module> Module::open(const void* data, int cc_major, int cc_mino
     if (!image) return nullptr;
   }
   if (keep == Keep::kGuess) keep = lies_in_loaded_object(image) ? Keep::kForever : Keep::kThisCall;
-  return open(Bytes{static_cast<const uint8_t*>(image), Bytes::kUnbounded}, cc_major, cc_minor, status, keep);
+  return open(Bytes{static_cast<const uint8_t*>(image), Bytes::kUnbounded}, cc_major, cc_minor,
+              status, keep);
 }
 
-std::unique_ptr<Module> Module::open(Bytes image, int cc_major, int cc_minor, int* status, Keep keep) {
+std::unique_ptr<Module> Module::open(Bytes image, int cc_major, int cc_minor, int* status,
+                                     Keep keep) {
   *status = kInvalidImage;
   if (image.empty()) return nullptr;
   try {
@@ -114,7 +121,8 @@ const CodeInfo* Module::code(int* status) const {
       std::unique_ptr<CodeInfo> code(new (std::nothrow) CodeInfo);
       if (failure_ == kSuccess && !code) failure_ = kOutOfMemory;
       if (failure_ == kSuccess) {
-        failure_ = entry_.kind == EntryKind::kPtx ? parse_ptx(bytes, device_sm_, code.get()) : parse_cubin(bytes, code.get());
+        failure_ = entry_.kind == EntryKind::kPtx ? parse_ptx(bytes, device_sm_, code.get())
+                                                  : parse_cubin(bytes, code.get());
       }
       if (failure_ == kSuccess) {
         code_ = std::move(code);

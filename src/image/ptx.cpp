@@ -10,7 +10,8 @@ namespace {
 
 // What ptxas gives an ordinary kernel; only used where nothing better is known.
 constexpr int32_t kAssumedRegisters = 32;
-constexpr uint64_t kAssumedCodeBytesPerStatement = 24;  // 16 bytes an instruction, one and a half per PTX statement
+constexpr uint64_t kAssumedCodeBytesPerStatement =
+    24;  // 16 bytes an instruction, one and a half per PTX statement
 
 // Words, numbers and single punctuation marks, without comments and strings.
 class Scanner {
@@ -41,7 +42,10 @@ class Scanner {
   }
 
  private:
-  static bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '$' || c == '%'; }
+  static bool is_word(char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '$' ||
+           c == '%';
+  }
   void skip_blank() {
     while (at_ < text_.size()) {
       if (std::isspace(static_cast<unsigned char>(text_[at_]))) {
@@ -73,7 +77,9 @@ uint64_t number(std::string_view word) {
 // Bytes of a fundamental type: .b32, .f64, .u8, .pred, …; 0: not a type.
 uint32_t type_bytes(std::string_view word) {
   if (word == ".pred") return 1;
-  if (word.size() < 3 || word[0] != '.' || !(word[1] == 'b' || word[1] == 'u' || word[1] == 's' || word[1] == 'f')) return 0;
+  if (word.size() < 3 || word[0] != '.' ||
+      !(word[1] == 'b' || word[1] == 'u' || word[1] == 's' || word[1] == 'f'))
+    return 0;
   const uint64_t bits = number(word.substr(2));
   return bits >= 8 && bits <= 128 && bits % 8 == 0 ? static_cast<uint32_t>(bits / 8) : 0;
 }
@@ -91,32 +97,41 @@ Declaration read_declaration(Scanner* scanner) {
   uint64_t element = 0, count = 1, vector = 1;
   while (true) {
     const std::string_view word = scanner->peek();
-    if (word.empty() || word == "," || word == ";" || word == ")" || word == "=" || word == "{" || word == "}") break;
+    if (word.empty() || word == "," || word == ";" || word == ")" || word == "=" || word == "{" ||
+        word == "}")
+      break;
     scanner->next();
     if (word == ".align") {
-      out.align_bytes = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(number(scanner->next()), 1), 4096));
+      out.align_bytes = static_cast<uint32_t>(
+          std::min<uint64_t>(std::max<uint64_t>(number(scanner->next()), 1), 4096));
     } else if (word == ".v2") {
       vector = 2;
     } else if (word == ".v4") {
       vector = 4;
     } else if (word == ".attribute") {
-      for (std::string_view inner = scanner->next(); !inner.empty() && inner != ")"; inner = scanner->next()) {
+      for (std::string_view inner = scanner->next(); !inner.empty() && inner != ")";
+           inner = scanner->next()) {
         if (inner == ".managed") out.is_managed = true;
       }
     } else if (word == ".ptr") {
       // .ptr .global .align 16: speaks of what the parameter points to
-      while (scanner->peek() == ".global" || scanner->peek() == ".const" || scanner->peek() == ".shared" || scanner->peek() == ".local") scanner->next();
+      while (scanner->peek() == ".global" || scanner->peek() == ".const" ||
+             scanner->peek() == ".shared" || scanner->peek() == ".local")
+        scanner->next();
       if (scanner->peek() == ".align") {
         scanner->next();
         scanner->next();
       }
     } else if (word == "[") {
       const std::string_view length = scanner->peek();
-      if (length == "]") count = 0;
-      else count = std::min<uint64_t>(count * number(length), 1ull << 40);
+      if (length == "]")
+        count = 0;
+      else
+        count = std::min<uint64_t>(count * number(length), 1ull << 40);
     } else if (type_bytes(word)) {
       element = type_bytes(word);
-    } else if (word[0] != '.' && word[0] != ']' && !std::isdigit(static_cast<unsigned char>(word[0]))) {
+    } else if (word[0] != '.' && word[0] != ']' &&
+               !std::isdigit(static_cast<unsigned char>(word[0]))) {
       out.name = word;
     }
   }
@@ -132,15 +147,19 @@ struct Found {
 
 class PtxReader {
  public:
-  PtxReader(std::string_view text, int device_sm, CodeInfo* out) : scanner_(text), device_sm_(device_sm), out_(out) {}
+  PtxReader(std::string_view text, int device_sm, CodeInfo* out)
+      : scanner_(text), device_sm_(device_sm), out_(out) {}
 
   int read(int target_sm, ArchSuffix suffix) {
     out_->sm = target_sm;
     out_->suffix = suffix;
     for (std::string_view word = scanner_.next(); !word.empty(); word = scanner_.next()) {
-      if (word == ".entry") read_kernel();
-      else if (word == ".func") skip_function();
-      else if (word == ".global" || word == ".const") read_variable(word == ".const");
+      if (word == ".entry")
+        read_kernel();
+      else if (word == ".func")
+        skip_function();
+      else if (word == ".global" || word == ".const")
+        read_variable(word == ".const");
     }
     finish();
     return kSuccess;
@@ -164,13 +183,17 @@ class PtxReader {
       int32_t triple[3] = {1, 1, 1};
       if (word == ".maxntid" || word == ".reqntid" || word == ".reqnctapercluster") {
         read_triple(triple);
-        if (word == ".reqnctapercluster") std::copy(triple, triple + 3, info.required_cluster);
-        else if (word == ".maxntid") info.max_threads = static_cast<int32_t>(std::min<int64_t>(int64_t{triple[0]} * triple[1] * triple[2], 1 << 20));
+        if (word == ".reqnctapercluster")
+          std::copy(triple, triple + 3, info.required_cluster);
+        else if (word == ".maxntid")
+          info.max_threads = static_cast<int32_t>(
+              std::min<int64_t>(int64_t{triple[0]} * triple[1] * triple[2], 1 << 20));
         if (word == ".reqntid") std::copy(triple, triple + 3, info.required_block);
       } else if (word == ".maxnreg") {
         max_registers = static_cast<int32_t>(std::min<uint64_t>(number(scanner_.next()), 255));
       } else if (word == ".maxclusterrank") {
-        info.max_cluster_rank = static_cast<int32_t>(std::min<uint64_t>(number(scanner_.next()), 64));
+        info.max_cluster_rank =
+            static_cast<int32_t>(std::min<uint64_t>(number(scanner_.next()), 64));
       }
       word = scanner_.next();
     }
@@ -182,7 +205,8 @@ class PtxReader {
 
   void read_triple(int32_t (&triple)[3]) {
     for (int i = 0; i < 3; ++i) {
-      triple[i] = static_cast<int32_t>(std::min<uint64_t>(std::max<uint64_t>(number(scanner_.next()), 1), 1024));
+      triple[i] = static_cast<int32_t>(
+          std::min<uint64_t>(std::max<uint64_t>(number(scanner_.next()), 1), 1024));
       if (scanner_.peek() != ",") return;
       scanner_.next();
     }
@@ -191,12 +215,14 @@ class PtxReader {
   void read_params(KernelInfo* info) {
     uint64_t offset = 0;
     scanner_.next();  // (
-    for (std::string_view word = scanner_.next(); !word.empty() && word != ")"; word = scanner_.next()) {
+    for (std::string_view word = scanner_.next(); !word.empty() && word != ")";
+         word = scanner_.next()) {
       if (word != ".param") continue;
       const Declaration param = read_declaration(&scanner_);
       offset = (offset + param.align_bytes - 1) / param.align_bytes * param.align_bytes;
       if (offset + param.size_bytes > 1u << 16) continue;
-      out_->params.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(param.size_bytes)});
+      out_->params.push_back(
+          {static_cast<uint32_t>(offset), static_cast<uint32_t>(param.size_bytes)});
       offset += param.size_bytes;
     }
     info->param_bytes = static_cast<uint32_t>(std::min<uint64_t>(offset, 1u << 16));
@@ -206,13 +232,17 @@ class PtxReader {
     int depth = 1;
     uint64_t statements = 0, shared = 0, local = 0;
     for (std::string_view word = scanner_.next(); !word.empty(); word = scanner_.next()) {
-      if (word == "{") ++depth;
-      else if (word == "}" && --depth == 0) break;
-      else if (word == ";") ++statements;
+      if (word == "{")
+        ++depth;
+      else if (word == "}" && --depth == 0)
+        break;
+      else if (word == ";")
+        ++statements;
       else if (word == ".shared" || word == ".local") {
         const Declaration variable = read_declaration(&scanner_);
         uint64_t& total = word == ".shared" ? shared : local;
-        total = (total + variable.align_bytes - 1) / variable.align_bytes * variable.align_bytes + std::min<uint64_t>(variable.size_bytes, 1u << 30);
+        total = (total + variable.align_bytes - 1) / variable.align_bytes * variable.align_bytes +
+                std::min<uint64_t>(variable.size_bytes, 1u << 30);
       }
     }
     info->static_shared_bytes = static_cast<uint32_t>(std::min<uint64_t>(shared, 1u << 30));
@@ -231,9 +261,11 @@ class PtxReader {
 
   void read_variable(bool is_constant) {
     const Declaration variable = read_declaration(&scanner_);
-    if (!variable.name.empty()) variables_.push_back({variable.name, variable.size_bytes, is_constant, variable.is_managed});
+    if (!variable.name.empty())
+      variables_.push_back({variable.name, variable.size_bytes, is_constant, variable.is_managed});
     int depth = 0;  // an initialiser
-    for (std::string_view word = scanner_.peek(); !word.empty() && !(word == ";" && depth == 0); word = scanner_.peek()) {
+    for (std::string_view word = scanner_.peek(); !word.empty() && !(word == ";" && depth == 0);
+         word = scanner_.peek()) {
       scanner_.next();
       if (word == "{") ++depth;
       if (word == "}") --depth;
@@ -282,7 +314,8 @@ class PtxReader {
 }  // namespace
 
 bool looks_like_ptx(Bytes text) {
-  const std::string_view view(reinterpret_cast<const char*>(text.data), static_cast<size_t>(text.size));
+  const std::string_view view(reinterpret_cast<const char*>(text.data),
+                              static_cast<size_t>(text.size));
   return Scanner(view).next() == ".version";
 }
 
@@ -294,7 +327,9 @@ bool ptx_target(std::string_view text, int* sm, ArchSuffix* suffix) {
     const std::string_view target = scanner.next();
     if (target.substr(0, 3) != "sm_") return false;
     *sm = static_cast<int>(std::min<uint64_t>(number(target.substr(3)), 9999));
-    *suffix = target.back() == 'a' ? ArchSuffix::kArchSpecific : target.back() == 'f' ? ArchSuffix::kFamily : ArchSuffix::kNone;
+    *suffix = target.back() == 'a'   ? ArchSuffix::kArchSpecific
+              : target.back() == 'f' ? ArchSuffix::kFamily
+                                     : ArchSuffix::kNone;
     return *sm > 0;
   }
   return false;
@@ -306,7 +341,8 @@ int ptx_isa(std::string_view text) {
   const std::string_view version = scanner.next();
   const size_t dot = version.find('.');
   const uint64_t minor = dot == std::string_view::npos ? 0 : number(version.substr(dot + 1));
-  return static_cast<int>(std::min<uint64_t>(number(version), 9999) * 10 + std::min<uint64_t>(minor, 9));
+  return static_cast<int>(std::min<uint64_t>(number(version), 9999) * 10 +
+                          std::min<uint64_t>(minor, 9));
 }
 
 int parse_ptx(Bytes text, int device_sm, CodeInfo* out) {
@@ -315,7 +351,8 @@ int parse_ptx(Bytes text, int device_sm, CodeInfo* out) {
   int sm;
   ArchSuffix suffix;
   try {
-    if (!looks_like_ptx({text.data, view.size()}) || !ptx_target(view, &sm, &suffix)) return kInvalidPtx;
+    if (!looks_like_ptx({text.data, view.size()}) || !ptx_target(view, &sm, &suffix))
+      return kInvalidPtx;
     return PtxReader(view, device_sm, out).read(sm, suffix);
   } catch (const std::bad_alloc&) {
     return kOutOfMemory;

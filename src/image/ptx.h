@@ -1,6 +1,6 @@
-// PTX text: what a just-in-time compiler would be given. Nothing is compiled; a scan finds the kernels, their parameters,
-// launch bounds, static shared memory and module variables. Registers and code size are estimates and marked so.
-// Source: the PTX ISA manual ("Directives").
+// PTX text: what a just-in-time compiler would be given. Nothing is compiled; a scan finds the
+// kernels, their parameters, launch bounds, static shared memory and module variables. Registers
+// and code size are estimates and marked so. Source: the PTX ISA manual ("Directives").
 #pragma once
 
 #include "image/cubin.h"
@@ -16,7 +16,8 @@ bool ptx_target(std::string_view text, int* sm, ArchSuffix* suffix);
 // Reads .version as major * 10 + minor; 0: there is none.
 int ptx_isa(std::string_view text);
 
-// `device_sm` becomes the kernels' binary version. Returns kSuccess, kInvalidPtx or kOutOfMemory; never throws.
+// `device_sm` becomes the kernels' binary version. Returns kSuccess, kInvalidPtx or kOutOfMemory;
+// never throws.
 int parse_ptx(Bytes text, int device_sm, CodeInfo* out);
 
 }  // namespace tonnage::image

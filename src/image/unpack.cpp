@@ -20,8 +20,10 @@ Bytes unpack(const Entry& entry, std::unique_ptr<uint8_t[]>* owned, int* status)
   *status = kInvalidImage;
   if (size == 0 || size > kMaxUnpackedBytes || entry.payload.size > kMaxUnpackedBytes) return {};
   if (entry.packing == Packing::kZstd) {
-    const unsigned long long stated = ZSTD_getFrameContentSize(entry.payload.data, entry.payload.size);
-    if (stated == ZSTD_CONTENTSIZE_ERROR || (stated != ZSTD_CONTENTSIZE_UNKNOWN && stated > size)) return {};
+    const unsigned long long stated =
+        ZSTD_getFrameContentSize(entry.payload.data, entry.payload.size);
+    if (stated == ZSTD_CONTENTSIZE_ERROR || (stated != ZSTD_CONTENTSIZE_UNKNOWN && stated > size))
+      return {};
   } else if (size / 255 > entry.payload.size) {
     return {};  // LZ4 cannot pack that well
   }
@@ -32,12 +34,14 @@ Bytes unpack(const Entry& entry, std::unique_ptr<uint8_t[]>* owned, int* status)
   }
   uint64_t written = 0;
   if (entry.packing == Packing::kLz4) {
-    const int result = LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data), reinterpret_cast<char*>(owned->get()),
-                                           static_cast<int>(entry.payload.size), static_cast<int>(size));
+    const int result = LZ4_decompress_safe(
+        reinterpret_cast<const char*>(entry.payload.data), reinterpret_cast<char*>(owned->get()),
+        static_cast<int>(entry.payload.size), static_cast<int>(size));
     if (result <= 0) return {};
     written = static_cast<uint64_t>(result);
   } else {
-    const size_t result = ZSTD_decompress(owned->get(), size, entry.payload.data, entry.payload.size);
+    const size_t result =
+        ZSTD_decompress(owned->get(), size, entry.payload.data, entry.payload.size);
     if (ZSTD_isError(result)) return {};
     written = result;
   }

@@ -13,7 +13,9 @@ namespace {
 
 constexpr int kSms = 16, kMemoryBusWidth = 37, kEcc = 32, kPciId = 139, kPciSubsystemId = 140;
 
-std::string_view text_of(const char* text, size_t capacity) { return {text, strnlen(text, capacity)}; }
+std::string_view text_of(const char* text, size_t capacity) {
+  return {text, strnlen(text, capacity)};
+}
 
 // The whole card of a slice has the slice's name without what follows "MIG".
 std::string_view name_of(const abi::CardDesc& card, bool slice) {
@@ -50,7 +52,8 @@ nvmlReturn_t all_processors(unsigned int size, unsigned long* set) {
   if (!set || size == 0) return NVML_ERROR_INVALID_ARGUMENT;
   memset(set, 0, size * sizeof *set);
   const long processors = sysconf(_SC_NPROCESSORS_CONF);
-  for (long i = 0; i < processors && i < static_cast<long>(size) * 64; ++i) set[i / 64] |= 1ul << (i % 64);
+  for (long i = 0; i < processors && i < static_cast<long>(size) * 64; ++i)
+    set[i / 64] |= 1ul << (i % 64);
   return NVML_SUCCESS;
 }
 
@@ -78,7 +81,8 @@ NVML_ENTRY(nvmlDeviceGetUUID)(nvmlDevice_t device, char* uuid, unsigned int leng
 
 NVML_ENTRY(nvmlDeviceGetSerial)(nvmlDevice_t device, char* serial, unsigned int length) {
   NVML_DEVICE(device);
-  if (family_of(card) != Family::kDataCentre && family_of(card) != Family::kWorkstation) return NVML_ERROR_NOT_SUPPORTED;
+  if (family_of(card) != Family::kDataCentre && family_of(card) != Family::kWorkstation)
+    return NVML_ERROR_NOT_SUPPORTED;
   unsigned long long number = 0;
   memcpy(&number, card.uuid, 6);
   char text[24];
@@ -91,7 +95,8 @@ NVML_ENTRY(nvmlDeviceGetHandleBySerial)(const char* serial, nvmlDevice_t* device
   if (!serial || !device) return NVML_ERROR_INVALID_ARGUMENT;
   for (int i = 0; i < session()->device_count; ++i) {
     char own[24];
-    if (tonnage_nvmlDeviceGetSerial(device_handle(i), own, sizeof own) == NVML_SUCCESS && strcmp(own, serial) == 0) {
+    if (tonnage_nvmlDeviceGetSerial(device_handle(i), own, sizeof own) == NVML_SUCCESS &&
+        strcmp(own, serial) == 0) {
       *device = device_handle(i);
       return NVML_SUCCESS;
     }
@@ -116,16 +121,22 @@ NVML_ENTRY(nvmlDeviceGetBrand)(nvmlDevice_t device, nvmlBrandType_t* brand) {
 }
 
 NVML_ENTRY(nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned int* index) {
-  return give(device, index, [](const abi::CardDesc&, const Handle& handle) { return handle.is_slice ? 0 : handle.index; });
+  return give(device, index, [](const abi::CardDesc&, const Handle& handle) {
+    return handle.is_slice ? 0 : handle.index;
+  });
 }
 NVML_ENTRY(nvmlDeviceGetMinorNumber)(nvmlDevice_t device, unsigned int* number) {
-  return give(device, number, [](const abi::CardDesc&, const Handle& handle) { return handle.index; });
+  return give(device, number,
+              [](const abi::CardDesc&, const Handle& handle) { return handle.index; });
 }
 NVML_ENTRY(nvmlDeviceGetModuleId)(nvmlDevice_t device, unsigned int* id) {
-  return give(device, id, [](const abi::CardDesc&, const Handle& handle) { return handle.index + 1; });
+  return give(device, id,
+              [](const abi::CardDesc&, const Handle& handle) { return handle.index + 1; });
 }
 NVML_ENTRY(nvmlDeviceGetBoardId)(nvmlDevice_t device, unsigned int* id) {
-  return give(device, id, [](const abi::CardDesc& card, const Handle&) { return card.pci_bus << 8 | card.pci_device; });
+  return give(device, id, [](const abi::CardDesc& card, const Handle&) {
+    return card.pci_bus << 8 | card.pci_device;
+  });
 }
 NVML_ENTRY(nvmlDeviceGetMultiGpuBoard)(nvmlDevice_t device, unsigned int* several) {
   return give(device, several, [](const abi::CardDesc&, const Handle&) { return 0; });
@@ -146,27 +157,44 @@ NVML_ENTRY(nvmlDeviceGetCudaComputeCapability)(nvmlDevice_t device, int* major, 
 NVML_ENTRY(nvmlDeviceGetArchitecture)(nvmlDevice_t device, nvmlDeviceArchitecture_t* architecture) {
   return give(device, architecture, [](const abi::CardDesc& card, const Handle&) -> unsigned int {
     switch (card.cc_major * 10 + card.cc_minor) {
-      case 60: case 61: case 62: return NVML_DEVICE_ARCH_PASCAL;
-      case 70: case 72: return NVML_DEVICE_ARCH_VOLTA;
+      case 60:
+      case 61:
+      case 62: return NVML_DEVICE_ARCH_PASCAL;
+      case 70:
+      case 72: return NVML_DEVICE_ARCH_VOLTA;
       case 75: return NVML_DEVICE_ARCH_TURING;
-      case 80: case 86: case 87: return NVML_DEVICE_ARCH_AMPERE;
+      case 80:
+      case 86:
+      case 87: return NVML_DEVICE_ARCH_AMPERE;
       case 89: return NVML_DEVICE_ARCH_ADA;
       case 90: return NVML_DEVICE_ARCH_HOPPER;
-      default: return card.cc_major >= 10 && card.cc_major <= 12 ? NVML_DEVICE_ARCH_BLACKWELL : NVML_DEVICE_ARCH_UNKNOWN;
+      default:
+        return card.cc_major >= 10 && card.cc_major <= 12 ? NVML_DEVICE_ARCH_BLACKWELL
+                                                          : NVML_DEVICE_ARCH_UNKNOWN;
     }
   });
 }
 
 NVML_ENTRY(nvmlDeviceGetNumGpuCores)(nvmlDevice_t device, unsigned int* cores) {
-  return give(device, cores, [](const abi::CardDesc& card, const Handle&) { return static_cast<unsigned int>(attribute(card, kSms)) * cores_per_sm(card); });
+  return give(device, cores, [](const abi::CardDesc& card, const Handle&) {
+    return static_cast<unsigned int>(attribute(card, kSms)) * cores_per_sm(card);
+  });
 }
 NVML_ENTRY(nvmlDeviceGetMemoryBusWidth)(nvmlDevice_t device, unsigned int* bits) {
-  return give(device, bits, [](const abi::CardDesc& card, const Handle&) { return attribute(card, kMemoryBusWidth); });
+  return give(device, bits, [](const abi::CardDesc& card, const Handle&) {
+    return attribute(card, kMemoryBusWidth);
+  });
 }
 
-NVML_ENTRY(nvmlDeviceGetPciInfo)(nvmlDevice_t device, nvmlPciInfo_t* pci) { return give_pci(device, pci); }
-NVML_ENTRY(nvmlDeviceGetPciInfo_v2)(nvmlDevice_t device, nvmlPciInfo_t* pci) { return give_pci(device, pci); }
-NVML_ENTRY(nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPciInfo_t* pci) { return give_pci(device, pci); }
+NVML_ENTRY(nvmlDeviceGetPciInfo)(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  return give_pci(device, pci);
+}
+NVML_ENTRY(nvmlDeviceGetPciInfo_v2)(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  return give_pci(device, pci);
+}
+NVML_ENTRY(nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  return give_pci(device, pci);
+}
 
 NVML_ENTRY(nvmlDeviceGetPciInfoExt)(nvmlDevice_t device, nvmlPciInfoExt_t* pci) {
   NVML_DEVICE(device);
@@ -196,11 +224,13 @@ NVML_ENTRY(nvmlDeviceGetCpuAffinity)(nvmlDevice_t device, unsigned int size, uns
   NVML_DEVICE(device);
   return all_processors(size, set);
 }
-NVML_ENTRY(nvmlDeviceGetCpuAffinityWithinScope)(nvmlDevice_t device, unsigned int size, unsigned long* set, nvmlAffinityScope_t) {
+NVML_ENTRY(nvmlDeviceGetCpuAffinityWithinScope)
+(nvmlDevice_t device, unsigned int size, unsigned long* set, nvmlAffinityScope_t) {
   NVML_DEVICE(device);
   return all_processors(size, set);
 }
-NVML_ENTRY(nvmlDeviceGetMemoryAffinity)(nvmlDevice_t device, unsigned int size, unsigned long* set, nvmlAffinityScope_t) {
+NVML_ENTRY(nvmlDeviceGetMemoryAffinity)
+(nvmlDevice_t device, unsigned int size, unsigned long* set, nvmlAffinityScope_t) {
   NVML_DEVICE(device);
   if (!set || size == 0) return NVML_ERROR_INVALID_ARGUMENT;
   memset(set, 0, size * sizeof *set);
@@ -216,29 +246,38 @@ NVML_ENTRY(nvmlDeviceClearCpuAffinity)(nvmlDevice_t device) {
   return NVML_SUCCESS;
 }
 
-// Modes ------------------------------------------------------------------------------------------------------------------
+// --- Modes ---
 
 NVML_ENTRY(nvmlDeviceGetComputeMode)(nvmlDevice_t device, nvmlComputeMode_t* mode) {
-  return give(device, mode, [](const abi::CardDesc&, const Handle&) { return NVML_COMPUTEMODE_DEFAULT; });
+  return give(device, mode,
+              [](const abi::CardDesc&, const Handle&) { return NVML_COMPUTEMODE_DEFAULT; });
 }
 NVML_ENTRY(nvmlDeviceGetPersistenceMode)(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return give(device, mode, [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_ENABLED; });
+  return give(device, mode,
+              [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_ENABLED; });
 }
 NVML_ENTRY(nvmlDeviceGetDisplayMode)(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return give(device, mode, [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
+  return give(device, mode,
+              [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
 }
 NVML_ENTRY(nvmlDeviceGetDisplayActive)(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return give(device, mode, [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
+  return give(device, mode,
+              [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
 }
 NVML_ENTRY(nvmlDeviceGetAccountingMode)(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return give(device, mode, [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
+  return give(device, mode,
+              [](const abi::CardDesc&, const Handle&) { return NVML_FEATURE_DISABLED; });
 }
 
-NVML_ENTRY(nvmlDeviceGetVirtualizationMode)(nvmlDevice_t device, nvmlGpuVirtualizationMode_t* mode) {
-  return give(device, mode, [](const abi::CardDesc&, const Handle&) { return NVML_GPU_VIRTUALIZATION_MODE_NONE; });
+NVML_ENTRY(nvmlDeviceGetVirtualizationMode)
+(nvmlDevice_t device, nvmlGpuVirtualizationMode_t* mode) {
+  return give(device, mode, [](const abi::CardDesc&, const Handle&) {
+    return NVML_GPU_VIRTUALIZATION_MODE_NONE;
+  });
 }
 
-NVML_ENTRY(nvmlDeviceGetEccMode)(nvmlDevice_t device, nvmlEnableState_t* current, nvmlEnableState_t* pending) {
+NVML_ENTRY(nvmlDeviceGetEccMode)
+(nvmlDevice_t device, nvmlEnableState_t* current, nvmlEnableState_t* pending) {
   NVML_DEVICE(device);
   if (!current || !pending) return NVML_ERROR_INVALID_ARGUMENT;
   const bool enabled = attribute(card, kEcc) != 0;
@@ -247,15 +286,17 @@ NVML_ENTRY(nvmlDeviceGetEccMode)(nvmlDevice_t device, nvmlEnableState_t* current
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetTotalEccErrors)(nvmlDevice_t device, nvmlMemoryErrorType_t, nvmlEccCounterType_t, unsigned long long* count) {
+NVML_ENTRY(nvmlDeviceGetTotalEccErrors)
+(nvmlDevice_t device, nvmlMemoryErrorType_t, nvmlEccCounterType_t, unsigned long long* count) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(count);
   if (attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
   *count = 0;
   return NVML_SUCCESS;
 }
-NVML_ENTRY(nvmlDeviceGetMemoryErrorCounter)(nvmlDevice_t device, nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlMemoryLocation_t,
-                                            unsigned long long* count) {
+NVML_ENTRY(nvmlDeviceGetMemoryErrorCounter)
+(nvmlDevice_t device, nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlMemoryLocation_t,
+ unsigned long long* count) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(count);
   if (attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
@@ -263,25 +304,30 @@ NVML_ENTRY(nvmlDeviceGetMemoryErrorCounter)(nvmlDevice_t device, nvmlMemoryError
   return NVML_SUCCESS;
 }
 // Since Ampere rows are remapped instead of pages retired.
-NVML_ENTRY(nvmlDeviceGetRetiredPages)(nvmlDevice_t device, nvmlPageRetirementCause_t, unsigned int* count, unsigned long long*) {
+NVML_ENTRY(nvmlDeviceGetRetiredPages)
+(nvmlDevice_t device, nvmlPageRetirementCause_t, unsigned int* count, unsigned long long*) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(count);
   if (card.cc_major >= 8 || attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
   *count = 0;
   return NVML_SUCCESS;
 }
-NVML_ENTRY(nvmlDeviceGetRetiredPages_v2)(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int* count, unsigned long long* addresses,
-                                         unsigned long long*) {
+NVML_ENTRY(nvmlDeviceGetRetiredPages_v2)
+(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int* count,
+ unsigned long long* addresses, unsigned long long*) {
   return tonnage_nvmlDeviceGetRetiredPages(device, cause, count, addresses);
 }
-NVML_ENTRY(nvmlDeviceGetRetiredPagesPendingStatus)(nvmlDevice_t device, nvmlEnableState_t* pending) {
+NVML_ENTRY(nvmlDeviceGetRetiredPagesPendingStatus)
+(nvmlDevice_t device, nvmlEnableState_t* pending) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(pending);
   if (card.cc_major >= 8 || attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;
   *pending = NVML_FEATURE_DISABLED;
   return NVML_SUCCESS;
 }
-NVML_ENTRY(nvmlDeviceGetRemappedRows)(nvmlDevice_t device, unsigned int* corrected, unsigned int* uncorrected, unsigned int* pending, unsigned int* failed) {
+NVML_ENTRY(nvmlDeviceGetRemappedRows)
+(nvmlDevice_t device, unsigned int* corrected, unsigned int* uncorrected, unsigned int* pending,
+ unsigned int* failed) {
   NVML_DEVICE(device);
   if (!corrected || !uncorrected || !pending || !failed) return NVML_ERROR_INVALID_ARGUMENT;
   if (card.cc_major < 8 || attribute(card, kEcc) == 0) return NVML_ERROR_NOT_SUPPORTED;

@@ -1,5 +1,5 @@
-// nvmlDeviceGetFieldValues: many single figures by number. Those that a virtual card has are answered, the others say
-// "not supported" one by one, as NVML does.
+// nvmlDeviceGetFieldValues: many single figures by number. Those that a virtual card has are
+// answered, the others say "not supported" one by one, as NVML does.
 #include <time.h>
 
 #include "nvml/links.h"
@@ -25,8 +25,10 @@ void give_wide(nvmlFieldValue_t& field, unsigned long long value) {
 
 // The link of a per-link figure; -1: the figure is none.
 int link_of(unsigned int id) {
-  if (id >= NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 && id <= NVML_FI_DEV_NVLINK_SPEED_MBPS_L5) return static_cast<int>(id - NVML_FI_DEV_NVLINK_SPEED_MBPS_L0);
-  if (id >= NVML_FI_DEV_NVLINK_SPEED_MBPS_L6 && id <= NVML_FI_DEV_NVLINK_SPEED_MBPS_L11) return static_cast<int>(id - NVML_FI_DEV_NVLINK_SPEED_MBPS_L6) + 6;
+  if (id >= NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 && id <= NVML_FI_DEV_NVLINK_SPEED_MBPS_L5)
+    return static_cast<int>(id - NVML_FI_DEV_NVLINK_SPEED_MBPS_L0);
+  if (id >= NVML_FI_DEV_NVLINK_SPEED_MBPS_L6 && id <= NVML_FI_DEV_NVLINK_SPEED_MBPS_L11)
+    return static_cast<int>(id - NVML_FI_DEV_NVLINK_SPEED_MBPS_L6) + 6;
   return -1;
 }
 
@@ -37,7 +39,8 @@ void answer(int index, const abi::CardDesc& card, nvmlFieldValue_t& field) {
   const unsigned int limit = static_cast<unsigned int>(card.power_limit_watts) * 1000u;
   field.nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
   if (const int link = link_of(field.fieldId); link >= 0) {
-    if (speed_by_link && link_is_active(all, index, static_cast<unsigned int>(link))) give(field, link_megabytes_per_s(card));
+    if (speed_by_link && link_is_active(all, index, static_cast<unsigned int>(link)))
+      give(field, link_megabytes_per_s(card));
     return;
   }
   switch (field.fieldId) {

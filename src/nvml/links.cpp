@@ -15,7 +15,8 @@ int bridged_neighbour(const abi::Session& session, int index) {
   const int other = index ^ 1;
   if (other >= session.device_count) return -1;
   const abi::CardDesc &a = session.devices[index], &b = session.devices[other];
-  const bool alike = a.nvlink_links > 0 && a.nvlink_links == b.nvlink_links && !a.is_mig && !b.is_mig;
+  const bool alike =
+      a.nvlink_links > 0 && a.nvlink_links == b.nvlink_links && !a.is_mig && !b.is_mig;
   return alike && !is_switched(a) ? other : -1;
 }
 
@@ -30,7 +31,8 @@ bool is_linked(const abi::Session& session, int index) {
 }
 
 bool link_is_active(const abi::Session& session, int index, unsigned int link) {
-  return is_linked(session, index) && link < static_cast<unsigned int>(session.devices[index].nvlink_links);
+  return is_linked(session, index) &&
+         link < static_cast<unsigned int>(session.devices[index].nvlink_links);
 }
 
 bool nvlink_joins(const abi::Session& session, int a, int b) {
@@ -44,8 +46,10 @@ bool peers(const abi::Session& session, int a, int b) {
   const abi::CardDesc &one = session.devices[a], &two = session.devices[b];
   if (a == b || one.is_mig || two.is_mig) return false;
   if (nvlink_joins(session, a, b)) return true;
-  // As the virtual driver's cuDeviceCanAccessPeer: cards that other devices may read, of one generation.
-  return attribute(one, kDirectRdma) != 0 && attribute(two, kDirectRdma) != 0 && one.cc_major == two.cc_major;
+  // As the virtual driver's cuDeviceCanAccessPeer: cards that other devices may read, of one
+  // generation.
+  return attribute(one, kDirectRdma) != 0 && attribute(two, kDirectRdma) != 0 &&
+         one.cc_major == two.cc_major;
 }
 
 unsigned int link_megabytes_per_s(const abi::CardDesc& card) {
@@ -74,7 +78,8 @@ constexpr int kFallbackGeneration = 4, kFallbackLanes = 16;
 nvmlReturn_t give_generation(nvmlDevice_t device, unsigned int* generation) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(generation);
-  *generation = static_cast<unsigned int>(card.pcie_generation > 0 ? card.pcie_generation : kFallbackGeneration);
+  *generation = static_cast<unsigned int>(card.pcie_generation > 0 ? card.pcie_generation
+                                                                   : kFallbackGeneration);
   return NVML_SUCCESS;
 }
 
@@ -87,7 +92,8 @@ nvmlReturn_t give_width(nvmlDevice_t device, unsigned int* lanes) {
 
 // What NVML says of a link that a card does not have.
 nvmlReturn_t no_such_link(const Handle& handle) {
-  return is_linked(*session(), handle.index) ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
+  return is_linked(*session(), handle.index) ? NVML_ERROR_INVALID_ARGUMENT
+                                             : NVML_ERROR_NOT_SUPPORTED;
 }
 
 nvmlReturn_t give_fabric_state(nvmlDevice_t device, unsigned char* state) {
@@ -98,7 +104,8 @@ nvmlReturn_t give_fabric_state(nvmlDevice_t device, unsigned char* state) {
   return NVML_SUCCESS;
 }
 
-// Where a link leads: the neighbour's place, or a switch that the machine does not show, as in virtual machines.
+// Where a link leads: the neighbour's place, or a switch that the machine does not show, as in
+// virtual machines.
 nvmlReturn_t give_remote(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(pci);
@@ -122,13 +129,24 @@ nvmlReturn_t give_remote(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* 
 
 }  // namespace
 
-NVML_ENTRY(nvmlDeviceGetMaxPcieLinkGeneration)(nvmlDevice_t device, unsigned int* generation) { return give_generation(device, generation); }
-NVML_ENTRY(nvmlDeviceGetGpuMaxPcieLinkGeneration)(nvmlDevice_t device, unsigned int* generation) { return give_generation(device, generation); }
-NVML_ENTRY(nvmlDeviceGetCurrPcieLinkGeneration)(nvmlDevice_t device, unsigned int* generation) { return give_generation(device, generation); }
-NVML_ENTRY(nvmlDeviceGetMaxPcieLinkWidth)(nvmlDevice_t device, unsigned int* lanes) { return give_width(device, lanes); }
-NVML_ENTRY(nvmlDeviceGetCurrPcieLinkWidth)(nvmlDevice_t device, unsigned int* lanes) { return give_width(device, lanes); }
+NVML_ENTRY(nvmlDeviceGetMaxPcieLinkGeneration)(nvmlDevice_t device, unsigned int* generation) {
+  return give_generation(device, generation);
+}
+NVML_ENTRY(nvmlDeviceGetGpuMaxPcieLinkGeneration)(nvmlDevice_t device, unsigned int* generation) {
+  return give_generation(device, generation);
+}
+NVML_ENTRY(nvmlDeviceGetCurrPcieLinkGeneration)(nvmlDevice_t device, unsigned int* generation) {
+  return give_generation(device, generation);
+}
+NVML_ENTRY(nvmlDeviceGetMaxPcieLinkWidth)(nvmlDevice_t device, unsigned int* lanes) {
+  return give_width(device, lanes);
+}
+NVML_ENTRY(nvmlDeviceGetCurrPcieLinkWidth)(nvmlDevice_t device, unsigned int* lanes) {
+  return give_width(device, lanes);
+}
 
-NVML_ENTRY(nvmlDeviceGetPcieThroughput)(nvmlDevice_t device, nvmlPcieUtilCounter_t, unsigned int* value) {
+NVML_ENTRY(nvmlDeviceGetPcieThroughput)
+(nvmlDevice_t device, nvmlPcieUtilCounter_t, unsigned int* value) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(value);
   *value = 0;
@@ -141,7 +159,8 @@ NVML_ENTRY(nvmlDeviceGetPcieReplayCounter)(nvmlDevice_t device, unsigned int* va
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetP2PStatus)(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t index, nvmlGpuP2PStatus_t* status) {
+NVML_ENTRY(nvmlDeviceGetP2PStatus)
+(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t index, nvmlGpuP2PStatus_t* status) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(status);
   const Handle* peer = handle_of(other);
@@ -153,20 +172,24 @@ NVML_ENTRY(nvmlDeviceGetP2PStatus)(nvmlDevice_t device, nvmlDevice_t other, nvml
   const bool joined = nvlink_joins(*session(), handle->index, peer->index);
   bool can = peers(*session(), handle->index, peer->index);
   if (index == NVML_P2P_CAPS_INDEX_NVLINK || index == NVML_P2P_CAPS_INDEX_ATOMICS) can = joined;
-  if (index == NVML_P2P_CAPS_INDEX_PCI) can = can && !joined;  // cards that NVLink joins do not answer for PCIe
+  if (index == NVML_P2P_CAPS_INDEX_PCI)
+    can = can && !joined;  // cards that NVLink joins do not answer for PCIe
   *status = can ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetTopologyCommonAncestor)(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t* level) {
+NVML_ENTRY(nvmlDeviceGetTopologyCommonAncestor)
+(nvmlDevice_t device, nvmlDevice_t other, nvmlGpuTopologyLevel_t* level) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(level);
   if (!handle_of(other)) return NVML_ERROR_INVALID_ARGUMENT;
-  *level = handle_of(other)->index == handle->index ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_HOSTBRIDGE;
+  *level =
+      handle_of(other)->index == handle->index ? NVML_TOPOLOGY_INTERNAL : NVML_TOPOLOGY_HOSTBRIDGE;
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetTopologyNearestGpus)(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int* count, nvmlDevice_t* devices) {
+NVML_ENTRY(nvmlDeviceGetTopologyNearestGpus)
+(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int* count, nvmlDevice_t* devices) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(count);
   const unsigned int room = devices ? *count : 0;
@@ -188,7 +211,8 @@ NVML_ENTRY(nvmlDeviceOnSameBoard)(nvmlDevice_t device, nvmlDevice_t other, int* 
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned int link, nvmlEnableState_t* state) {
+NVML_ENTRY(nvmlDeviceGetNvLinkState)
+(nvmlDevice_t device, unsigned int link, nvmlEnableState_t* state) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(state);
   if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
@@ -196,7 +220,8 @@ NVML_ENTRY(nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned int link, nvm
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetNvLinkVersion)(nvmlDevice_t device, unsigned int link, unsigned int* version) {
+NVML_ENTRY(nvmlDeviceGetNvLinkVersion)
+(nvmlDevice_t device, unsigned int link, unsigned int* version) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(version);
   if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
@@ -204,19 +229,28 @@ NVML_ENTRY(nvmlDeviceGetNvLinkVersion)(nvmlDevice_t device, unsigned int link, u
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetNvLinkCapability)(nvmlDevice_t device, unsigned int link, nvmlNvLinkCapability_t capability, unsigned int* able) {
+NVML_ENTRY(nvmlDeviceGetNvLinkCapability)
+(nvmlDevice_t device, unsigned int link, nvmlNvLinkCapability_t capability, unsigned int* able) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(able);
   if (capability >= NVML_NVLINK_CAP_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
   if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);
-  *able = capability == NVML_NVLINK_CAP_VALID || capability == NVML_NVLINK_CAP_P2P_SUPPORTED || capability == NVML_NVLINK_CAP_P2P_ATOMICS;
+  *able = capability == NVML_NVLINK_CAP_VALID || capability == NVML_NVLINK_CAP_P2P_SUPPORTED ||
+          capability == NVML_NVLINK_CAP_P2P_ATOMICS;
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetNvLinkRemotePciInfo)(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) { return give_remote(device, link, pci); }
-NVML_ENTRY(nvmlDeviceGetNvLinkRemotePciInfo_v2)(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) { return give_remote(device, link, pci); }
+NVML_ENTRY(nvmlDeviceGetNvLinkRemotePciInfo)
+(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) {
+  return give_remote(device, link, pci);
+}
+NVML_ENTRY(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t* pci) {
+  return give_remote(device, link, pci);
+}
 
-NVML_ENTRY(nvmlDeviceGetNvLinkRemoteDeviceType)(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t* type) {
+NVML_ENTRY(nvmlDeviceGetNvLinkRemoteDeviceType)
+(nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t* type) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(type);
   if (!link_is_active(*session(), handle->index, link)) return no_such_link(*handle);

@@ -33,7 +33,8 @@ void set_instance(Info& info, const Handle&, const abi::CardDesc& card) {
   info.computeInstanceId = card.is_mig ? kComputeInstance : kNoInstance;
 }
 
-// NVML's way with lists: *count is the room in, the number out; too little room is an error that still says the number.
+// NVML's way with lists: *count is the room in, the number out; too little room is an error that
+// still says the number.
 template <class Info>
 nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int* count, Info* infos) {
   NVML_DEVICE(device);
@@ -102,35 +103,45 @@ NVML_ENTRY(nvmlDeviceGetBAR1MemoryInfo)(nvmlDevice_t device, nvmlBAR1Memory_t* m
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetComputeRunningProcesses)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+NVML_ENTRY(nvmlDeviceGetComputeRunningProcesses)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
   return give_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetComputeRunningProcesses_v2)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+NVML_ENTRY(nvmlDeviceGetComputeRunningProcesses_v2)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
   return give_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+NVML_ENTRY(nvmlDeviceGetComputeRunningProcesses_v3)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
   return give_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetGraphicsRunningProcesses)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+NVML_ENTRY(nvmlDeviceGetGraphicsRunningProcesses)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
   return no_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetGraphicsRunningProcesses_v2)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+NVML_ENTRY(nvmlDeviceGetGraphicsRunningProcesses_v2)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
   return no_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetGraphicsRunningProcesses_v3)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+NVML_ENTRY(nvmlDeviceGetGraphicsRunningProcesses_v3)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
   return no_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetMPSComputeRunningProcesses)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+NVML_ENTRY(nvmlDeviceGetMPSComputeRunningProcesses)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
   return no_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetMPSComputeRunningProcesses_v2)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+NVML_ENTRY(nvmlDeviceGetMPSComputeRunningProcesses_v2)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
   return no_processes(device, count, infos);
 }
-NVML_ENTRY(nvmlDeviceGetMPSComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+NVML_ENTRY(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
   return no_processes(device, count, infos);
 }
 
-NVML_ENTRY(nvmlDeviceGetRunningProcessDetailList)(nvmlDevice_t device, nvmlProcessDetailList_t* list) {
+NVML_ENTRY(nvmlDeviceGetRunningProcessDetailList)
+(nvmlDevice_t device, nvmlProcessDetailList_t* list) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(list);
   if (list->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -143,7 +154,8 @@ NVML_ENTRY(nvmlDeviceGetRunningProcessDetailList)(nvmlDevice_t device, nvmlProce
 }
 
 // Kernels take no time here, so no process has a share of the card's time to show.
-NVML_ENTRY(nvmlDeviceGetProcessUtilization)(nvmlDevice_t device, nvmlProcessUtilizationSample_t*, unsigned int* count, unsigned long long) {
+NVML_ENTRY(nvmlDeviceGetProcessUtilization)
+(nvmlDevice_t device, nvmlProcessUtilizationSample_t*, unsigned int* count, unsigned long long) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(count);
   *count = 0;

@@ -1,4 +1,5 @@
-// Multi-Instance GPU: a device of the session that is a slice is seen as a whole card in MIG mode with that one slice on it.
+// Multi-Instance GPU: a device of the session that is a slice is seen as a whole card in MIG mode
+// with that one slice on it.
 #include "nvml/state.h"
 
 using namespace tonnage::nvml;
@@ -30,7 +31,8 @@ nvmlReturn_t give_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t* attrib
 
 }  // namespace
 
-NVML_ENTRY(nvmlDeviceGetMigMode)(nvmlDevice_t device, unsigned int* current, unsigned int* pending) {
+NVML_ENTRY(nvmlDeviceGetMigMode)
+(nvmlDevice_t device, unsigned int* current, unsigned int* pending) {
   NVML_DEVICE(device);
   if (!current || !pending) return NVML_ERROR_INVALID_ARGUMENT;
   if (handle->is_slice) return NVML_ERROR_INVALID_ARGUMENT;
@@ -53,7 +55,8 @@ NVML_ENTRY(nvmlDeviceGetMaxMigDeviceCount)(nvmlDevice_t device, unsigned int* co
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetMigDeviceHandleByIndex)(nvmlDevice_t device, unsigned int index, nvmlDevice_t* slice) {
+NVML_ENTRY(nvmlDeviceGetMigDeviceHandleByIndex)
+(nvmlDevice_t device, unsigned int index, nvmlDevice_t* slice) {
   NVML_DEVICE(device);
   NVML_NOT_NULL(slice);
   if (handle->is_slice || index >= kMostSlices) return NVML_ERROR_INVALID_ARGUMENT;
@@ -87,5 +90,9 @@ NVML_ENTRY(nvmlDeviceGetComputeInstanceId)(nvmlDevice_t device, unsigned int* id
   return NVML_SUCCESS;
 }
 
-NVML_ENTRY(nvmlDeviceGetAttributes)(nvmlDevice_t device, nvmlDeviceAttributes_t* attributes) { return give_attributes(device, attributes); }
-NVML_ENTRY(nvmlDeviceGetAttributes_v2)(nvmlDevice_t device, nvmlDeviceAttributes_t* attributes) { return give_attributes(device, attributes); }
+NVML_ENTRY(nvmlDeviceGetAttributes)(nvmlDevice_t device, nvmlDeviceAttributes_t* attributes) {
+  return give_attributes(device, attributes);
+}
+NVML_ENTRY(nvmlDeviceGetAttributes_v2)(nvmlDevice_t device, nvmlDeviceAttributes_t* attributes) {
+  return give_attributes(device, attributes);
+}

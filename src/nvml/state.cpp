@@ -17,8 +17,12 @@ extern "C" {
 extern __attribute__((visibility("hidden"))) void* tonnage_nvml_table[];
 extern __attribute__((visibility("hidden"))) const char* const tonnage_nvml_names[];
 extern __attribute__((visibility("hidden"))) const unsigned int tonnage_nvml_count;
-__attribute__((visibility("hidden"))) nvmlReturn_t tonnage_nvml_not_supported() { return NVML_ERROR_NOT_SUPPORTED; }
-__attribute__((visibility("hidden"))) nvmlReturn_t tonnage_nvml_not_found() { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+__attribute__((visibility("hidden"))) nvmlReturn_t tonnage_nvml_not_supported() {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
+__attribute__((visibility("hidden"))) nvmlReturn_t tonnage_nvml_not_found() {
+  return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
 }
 
 namespace tonnage::nvml {
@@ -44,8 +48,10 @@ abi::Session* map_session() {
   close(fd);
   if (memory == MAP_FAILED) return nullptr;
   auto* session = static_cast<abi::Session*>(memory);
-  const bool usable = session->magic == abi::kSessionMagic && session->version == abi::kSessionVersion && session->struct_bytes == sizeof(abi::Session) &&
-                      session->device_count >= 0 && session->device_count <= abi::kMaxDevices;
+  const bool usable = session->magic == abi::kSessionMagic &&
+                      session->version == abi::kSessionVersion &&
+                      session->struct_bytes == sizeof(abi::Session) && session->device_count >= 0 &&
+                      session->device_count <= abi::kMaxDevices;
   if (usable) return session;
   munmap(memory, sizeof(abi::Session));
   return nullptr;
@@ -56,12 +62,14 @@ void* open_real_library() {
   char path[4096];
   if (const char* cuda = getenv("TONNAGE_REAL_CUDA"); cuda && strrchr(cuda, '/')) {
     const auto folder = static_cast<int>(strrchr(cuda, '/') - cuda);
-    if (snprintf(path, sizeof path, "%.*s/%s", folder, cuda, kName) < static_cast<int>(sizeof path)) {
+    if (snprintf(path, sizeof path, "%.*s/%s", folder, cuda, kName) <
+        static_cast<int>(sizeof path)) {
       if (void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL)) return library;
     }
   }
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64",
-                             "/usr/lib/wsl/lib", "/run/opengl-driver/lib"}) {
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+        "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"}) {
     snprintf(path, sizeof path, "%s/%s", folder, kName);
     if (void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL)) return library;
   }
@@ -82,7 +90,8 @@ bool pass_through() {
 
 void* table_entry(const char* name) {
   for (unsigned int i = 0; i < tonnage_nvml_count; ++i) {
-    if (strcmp(tonnage_nvml_names[i], name) == 0) return __atomic_load_n(&tonnage_nvml_table[i], __ATOMIC_RELAXED);
+    if (strcmp(tonnage_nvml_names[i], name) == 0)
+      return __atomic_load_n(&tonnage_nvml_table[i], __ATOMIC_RELAXED);
   }
   return nullptr;
 }
@@ -97,7 +106,8 @@ nvmlReturn_t initialise(unsigned int flags) {
       munmap(session, sizeof(abi::Session));
       pthread_mutex_unlock(&g_mutex);
       if (!passes) return NVML_ERROR_LIBRARY_NOT_FOUND;
-      auto* real = reinterpret_cast<nvmlReturn_t (*)(unsigned int)>(table_entry("nvmlInitWithFlags"));
+      auto* real =
+          reinterpret_cast<nvmlReturn_t (*)(unsigned int)>(table_entry("nvmlInitWithFlags"));
       return real(flags);
     }
     if (session) {
@@ -123,9 +133,12 @@ const Handle* handle_of(nvmlDevice_t device) {
   const auto address = reinterpret_cast<uintptr_t>(device);
   for (Handle* handles : {g_devices, g_slices}) {
     const auto first = reinterpret_cast<uintptr_t>(handles);
-    if (address < first || address >= first + sizeof g_devices || (address - first) % sizeof(Handle) != 0) continue;
+    if (address < first || address >= first + sizeof g_devices ||
+        (address - first) % sizeof(Handle) != 0)
+      continue;
     const auto index = static_cast<int>((address - first) / sizeof(Handle));
-    if (index >= mapped->device_count || (handles == g_slices && !mapped->devices[index].is_mig)) return nullptr;
+    if (index >= mapped->device_count || (handles == g_slices && !mapped->devices[index].is_mig))
+      return nullptr;
     return &handles[index];
   }
   return nullptr;
@@ -155,7 +168,8 @@ void uuid_text(const abi::CardDesc& card, bool slice, char out[48]) {
 }
 
 void bus_text(const abi::CardDesc& card, bool legacy, char* out, size_t n) {
-  snprintf(out, n, legacy ? "%04X:%02X:%02X.0" : "%08X:%02X:%02X.0", static_cast<unsigned>(card.pci_domain), static_cast<unsigned>(card.pci_bus),
+  snprintf(out, n, legacy ? "%04X:%02X:%02X.0" : "%08X:%02X:%02X.0",
+           static_cast<unsigned>(card.pci_domain), static_cast<unsigned>(card.pci_bus),
            static_cast<unsigned>(card.pci_device));
 }
 
@@ -165,11 +179,15 @@ uint64_t used_bytes(const abi::Session& session, int index) {
   return used < total ? used : total;
 }
 
-int attribute(const abi::CardDesc& card, int number) { return number > 0 && number < abi::kAttributeCount ? card.attributes[number] : 0; }
+int attribute(const abi::CardDesc& card, int number) {
+  return number > 0 && number < abi::kAttributeCount ? card.attributes[number] : 0;
+}
 
 Family family_of(const abi::CardDesc& card) {
   const std::string_view name(card.name, strnlen(card.name, sizeof card.name));
-  const auto has = [name](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  const auto has = [name](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  };
   if (has("GeForce")) return Family::kGeforce;
   if (has("TITAN")) return Family::kTitan;
   if (has("RTX") || has("Quadro")) return Family::kWorkstation;

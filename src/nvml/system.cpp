@@ -72,7 +72,8 @@ nvmlReturn_t device_count(unsigned int* count) {
 
 nvmlReturn_t by_index(unsigned int index, nvmlDevice_t* device) {
   if (!session()) return NVML_ERROR_UNINITIALIZED;
-  if (!device || index >= static_cast<unsigned int>(session()->device_count)) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!device || index >= static_cast<unsigned int>(session()->device_count))
+    return NVML_ERROR_INVALID_ARGUMENT;
   *device = device_handle(static_cast<int>(index));
   return NVML_SUCCESS;
 }
@@ -88,7 +89,8 @@ nvmlReturn_t by_bus(const char* text, nvmlDevice_t* device) {
   }
   for (int i = 0; i < session()->device_count; ++i) {
     const abi::CardDesc& card = session()->devices[i];
-    if (static_cast<unsigned>(card.pci_domain) == domain && static_cast<unsigned>(card.pci_bus) == bus &&
+    if (static_cast<unsigned>(card.pci_domain) == domain &&
+        static_cast<unsigned>(card.pci_bus) == bus &&
         static_cast<unsigned>(card.pci_device) == place) {
       *device = device_handle(i);
       return NVML_SUCCESS;
@@ -127,7 +129,8 @@ NVML_ENTRY(nvmlSystemGetNVMLVersion)(char* version, unsigned int length) {
   if (!session()) return NVML_ERROR_UNINITIALIZED;
   const std::string_view driver = driver_version(*session());
   char text[64];
-  snprintf(text, sizeof text, "%s.%.*s", NVML_API_VERSION_STR, static_cast<int>(driver.size()), driver.data());
+  snprintf(text, sizeof text, "%s.%.*s", NVML_API_VERSION_STR, static_cast<int>(driver.size()),
+           driver.data());
   return give_text(text, version, length);
 }
 
@@ -190,7 +193,8 @@ NVML_ENTRY(nvmlSystemGetConfComputeCapabilities)(nvmlConfComputeSystemCaps_t* ca
 NVML_ENTRY(nvmlSystemGetConfComputeSettings)(nvmlSystemConfComputeSettings_t* settings) {
   if (!session()) return NVML_ERROR_UNINITIALIZED;
   NVML_NOT_NULL(settings);
-  if (settings->version != nvmlSystemConfComputeSettings_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (settings->version != nvmlSystemConfComputeSettings_v1)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   *settings = {};
   settings->version = nvmlSystemConfComputeSettings_v1;
   return NVML_SUCCESS;
@@ -198,11 +202,21 @@ NVML_ENTRY(nvmlSystemGetConfComputeSettings)(nvmlSystemConfComputeSettings_t* se
 
 NVML_ENTRY(nvmlDeviceGetCount)(unsigned int* count) { return device_count(count); }
 NVML_ENTRY(nvmlDeviceGetCount_v2)(unsigned int* count) { return device_count(count); }
-NVML_ENTRY(nvmlDeviceGetHandleByIndex)(unsigned int index, nvmlDevice_t* device) { return by_index(index, device); }
-NVML_ENTRY(nvmlDeviceGetHandleByIndex_v2)(unsigned int index, nvmlDevice_t* device) { return by_index(index, device); }
-NVML_ENTRY(nvmlDeviceGetHandleByPciBusId)(const char* text, nvmlDevice_t* device) { return by_bus(text, device); }
-NVML_ENTRY(nvmlDeviceGetHandleByPciBusId_v2)(const char* text, nvmlDevice_t* device) { return by_bus(text, device); }
-NVML_ENTRY(nvmlDeviceGetHandleByUUID)(const char* text, nvmlDevice_t* device) { return by_uuid(text, device); }
+NVML_ENTRY(nvmlDeviceGetHandleByIndex)(unsigned int index, nvmlDevice_t* device) {
+  return by_index(index, device);
+}
+NVML_ENTRY(nvmlDeviceGetHandleByIndex_v2)(unsigned int index, nvmlDevice_t* device) {
+  return by_index(index, device);
+}
+NVML_ENTRY(nvmlDeviceGetHandleByPciBusId)(const char* text, nvmlDevice_t* device) {
+  return by_bus(text, device);
+}
+NVML_ENTRY(nvmlDeviceGetHandleByPciBusId_v2)(const char* text, nvmlDevice_t* device) {
+  return by_bus(text, device);
+}
+NVML_ENTRY(nvmlDeviceGetHandleByUUID)(const char* text, nvmlDevice_t* device) {
+  return by_uuid(text, device);
+}
 
 NVML_ENTRY(nvmlDeviceGetHandleByUUIDV)(const nvmlUUID_t* uuid, nvmlDevice_t* device) {
   if (!session()) return NVML_ERROR_UNINITIALIZED;

@@ -1,8 +1,9 @@
-// The pass-through driver: a libcuda.so.1 in front of a real one. Everything is forwarded (forward.S, generated); what takes or
-// gives back memory is also written into the record, and with TONNAGE_PASS_LOG every query and its answer into a text file.
+// The pass-through driver: a libcuda.so.1 in front of a real one. Everything is forwarded
+// (forward.S, generated); what takes or gives back memory is also written into the record, and with
+// TONNAGE_PASS_LOG every query and its answer into a text file.
 //
-// It serves two ends: `tonnage run --real` reports on a real GPU as on a virtual one, and what a real card answers can be
-// compared, query by query, with what the virtual one says.
+// It serves two ends: `tonnage run --real` reports on a real GPU as on a virtual one, and what a
+// real card answers can be compared, query by query, with what the virtual one says.
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,12 +16,13 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "driver/recording.h"
 #include "driver/recorder_loader.h"
+#include "driver/recording.h"
 #include "driver/state.h"
 
 #define PASS_API extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
-#define REAL(name, ...) extern "C" __attribute__((visibility("hidden"))) CUresult CUDAAPI real_##name(__VA_ARGS__)
+#define REAL(name, ...) \
+  extern "C" __attribute__((visibility("hidden"))) CUresult CUDAAPI real_##name(__VA_ARGS__)
 
 extern "C" {
 extern __attribute__((visibility("hidden"))) void* pass_real_functions[];
@@ -36,15 +38,15 @@ struct Pass {
   Driver* state = nullptr;
   FILE* log = nullptr;
   std::mutex mutex;
-  std::unordered_set<std::string> logged;                      // queries are written once each
-  std::unordered_map<void*, void*> ours;                       // real function -> the entry here
+  std::unordered_set<std::string> logged;  // queries are written once each
+  std::unordered_map<void*, void*> ours;   // real function -> the entry here
   std::unordered_map<const void*, std::string> kernel_names;
   struct Block {
     int device;
     uint64_t bytes;
     DeviceMemoryKind kind;
   };
-  std::unordered_map<uint64_t, Block> blocks;                  // by address or physical handle
+  std::unordered_map<uint64_t, Block> blocks;  // by address or physical handle
 };
 Pass& pass() {
   static Pass& instance = *new Pass;  // the host's threads may outlive static destruction
@@ -60,13 +62,15 @@ __attribute__((format(printf, 1, 2))) void log_once(const char* format, ...) {
   vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
   std::lock_guard lock(p.mutex);
-  if (p.logged.size() < 1000000 && p.logged.insert(line).second) fprintf(p.log, "%s\n", line), fflush(p.log);
+  if (p.logged.size() < 1000000 && p.logged.insert(line).second)
+    fprintf(p.log, "%s\n", line), fflush(p.log);
 }
 
 __attribute__((constructor)) void open_real_driver() {
   Pass& p = pass();
   const char* path = getenv("TONNAGE_REAL_CUDA");
-  void* real = dlopen(path && *path ? path : "/usr/lib/x86_64-linux-gnu/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  void* real = dlopen(path && *path ? path : "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                      RTLD_NOW | RTLD_LOCAL);
   if (!real) return;  // every call then answers CUDA_ERROR_NOT_FOUND
   Dl_info here{};
   dladdr(reinterpret_cast<void*>(&open_real_driver), &here);
@@ -175,14 +179,16 @@ REAL(cuGetProcAddress_v2, const char*, void**, int, cuuint64_t, CUdriverProcAddr
 PASS_API cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* status) {
   const CUresult result = real_cuGetProcAddress_v2(symbol, function, version, flags, status);
-  log_once("proc %s %d %llu rc %d", symbol, version, static_cast<unsigned long long>(flags), result);
+  log_once("proc %s %d %llu rc %d", symbol, version, static_cast<unsigned long long>(flags),
+           result);
   if (result == CUDA_SUCCESS && function && *function) *function = translated(*function);
   return result;
 }
 REAL(cuGetProcAddress, const char*, void**, int, cuuint64_t);
 PASS_API cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
   const CUresult result = real_cuGetProcAddress(symbol, function, version, flags);
-  log_once("proc %s %d %llu rc %d", symbol, version, static_cast<unsigned long long>(flags), result);
+  log_once("proc %s %d %llu rc %d", symbol, version, static_cast<unsigned long long>(flags),
+           result);
   if (result == CUDA_SUCCESS && function && *function) *function = translated(*function);
   return result;
 }
@@ -209,28 +215,33 @@ PASS_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     std::lock_guard lock(mutex);
     if (!seen.insert(device).second) return result;
   }
-  // Free memory can only be asked with a context: other processes' memory is in the figure too, so it is the total minus free.
+  // Free memory can only be asked with a context: other processes' memory is in the figure too, so
+  // it is the total minus free.
   size_t free_bytes = 0, total = 0;
   if (real_cuCtxPushCurrent_v2(*context) == CUDA_SUCCESS) {
-    if (real_cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS) record_context(device, total - free_bytes);
+    if (real_cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS)
+      record_context(device, total - free_bytes);
     CUcontext popped = nullptr;
     real_cuCtxPopCurrent_v2(&popped);
   }
   return result;
 }
 
-// Memory -----------------------------------------------------------------------------------------------------------------
+// --- Memory ---
 
 REAL(cuMemAlloc_v2, CUdeviceptr*, size_t);
 PASS_API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   const CUresult result = real_cuMemAlloc_v2(address, bytes);
-  took(result, result == CUDA_SUCCESS ? *address : 0, granules(bytes), DeviceMemoryKind::kPlain, current_device());
+  took(result, result == CUDA_SUCCESS ? *address : 0, granules(bytes), DeviceMemoryKind::kPlain,
+       current_device());
   return result;
 }
 REAL(cuMemAllocPitch_v2, CUdeviceptr*, size_t*, size_t, size_t, unsigned);
-PASS_API cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned element) {
+PASS_API cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned element) {
   const CUresult result = real_cuMemAllocPitch_v2(address, pitch, width, height, element);
-  if (result == CUDA_SUCCESS) took(result, *address, granules(*pitch * height), DeviceMemoryKind::kPitched, current_device());
+  if (result == CUDA_SUCCESS)
+    took(result, *address, granules(*pitch * height), DeviceMemoryKind::kPitched, current_device());
   return result;
 }
 REAL(cuMemFree_v2, CUdeviceptr);
@@ -242,19 +253,23 @@ PASS_API cuMemFree_v2(CUdeviceptr address) {
 REAL(cuMemAllocManaged, CUdeviceptr*, size_t, unsigned);
 PASS_API cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
   const CUresult result = real_cuMemAllocManaged(address, bytes, flags);
-  if (result == CUDA_SUCCESS && pass().state) record_host_alloc(*address, bytes, DeviceMemoryKind::kManaged);
+  if (result == CUDA_SUCCESS && pass().state)
+    record_host_alloc(*address, bytes, DeviceMemoryKind::kManaged);
   return result;
 }
 REAL(cuMemAllocAsync, CUdeviceptr*, size_t, CUstream);
 PASS_API cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   const CUresult result = real_cuMemAllocAsync(address, bytes, stream);
-  took(result, result == CUDA_SUCCESS ? *address : 0, bytes, DeviceMemoryKind::kPool, current_device());
+  took(result, result == CUDA_SUCCESS ? *address : 0, bytes, DeviceMemoryKind::kPool,
+       current_device());
   return result;
 }
 REAL(cuMemAllocFromPoolAsync, CUdeviceptr*, size_t, CUmemoryPool, CUstream);
-PASS_API cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+PASS_API cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
   const CUresult result = real_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-  took(result, result == CUDA_SUCCESS ? *address : 0, bytes, DeviceMemoryKind::kPool, current_device());
+  took(result, result == CUDA_SUCCESS ? *address : 0, bytes, DeviceMemoryKind::kPool,
+       current_device());
   return result;
 }
 REAL(cuMemFreeAsync, CUdeviceptr, CUstream);
@@ -263,12 +278,15 @@ PASS_API cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   gave_back(result, address);
   return result;
 }
-REAL(cuMemCreate, CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long);
-PASS_API cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long flags) {
+REAL(cuMemCreate, CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+     unsigned long long);
+PASS_API cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* properties, unsigned long long flags) {
   const CUresult result = real_cuMemCreate(handle, bytes, properties, flags);
   const bool on_device = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  if (on_device) took(result, result == CUDA_SUCCESS ? *handle : 0, bytes, DeviceMemoryKind::kVirtual, properties->location.id);
+  if (on_device)
+    took(result, result == CUDA_SUCCESS ? *handle : 0, bytes, DeviceMemoryKind::kVirtual,
+         properties->location.id);
   return result;
 }
 REAL(cuMemRelease, CUmemGenericAllocationHandle);
@@ -292,7 +310,7 @@ PASS_API cuMemAllocHost_v2(void** pointer, size_t bytes) {
   return result;
 }
 
-// Queries: what libraries ask and what the card answers ----------------------------------------------------------------------
+// --- Queries: what libraries ask and what the card answers ---
 
 REAL(cuDeviceGetAttribute, int*, CUdevice_attribute, CUdevice);
 PASS_API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
@@ -327,45 +345,60 @@ PASS_API cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 REAL(cuFuncGetAttribute, int*, CUfunction_attribute, CUfunction);
 PASS_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   const CUresult result = real_cuFuncGetAttribute(value, attribute, function);
-  if (pass().log && value) log_once("fattr %d = %d rc %d %s", attribute, *value, result, kernel_name(function).c_str());
+  if (pass().log && value)
+    log_once("fattr %d = %d rc %d %s", attribute, *value, result, kernel_name(function).c_str());
   return result;
 }
 REAL(cuKernelGetAttribute, int*, CUfunction_attribute, CUkernel, CUdevice);
-PASS_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
+PASS_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
+                              CUdevice device) {
   const CUresult result = real_cuKernelGetAttribute(value, attribute, kernel, device);
-  if (pass().log && value) log_once("kattr %d = %d rc %d %s", attribute, *value, result, kernel_name(kernel).c_str());
+  if (pass().log && value)
+    log_once("kattr %d = %d rc %d %s", attribute, *value, result, kernel_name(kernel).c_str());
   return result;
 }
 REAL(cuOccupancyMaxActiveBlocksPerMultiprocessor, int*, CUfunction, int, size_t);
-PASS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
-  const CUresult result = real_cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
-  if (pass().log && blocks) log_once("occ %d = block %d smem %zu rc %d %s", *blocks, threads, shared, result, kernel_name(function).c_str());
+PASS_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
+                                                     size_t shared) {
+  const CUresult result =
+      real_cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared);
+  if (pass().log && blocks)
+    log_once("occ %d = block %d smem %zu rc %d %s", *blocks, threads, shared, result,
+             kernel_name(function).c_str());
   return result;
 }
 REAL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, int*, CUfunction, int, size_t, unsigned);
-PASS_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads, size_t shared,
+PASS_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
+                                                              int threads, size_t shared,
                                                               unsigned flags) {
-  const CUresult result = real_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, flags);
+  const CUresult result = real_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+      blocks, function, threads, shared, flags);
   if (pass().log && blocks)
-    log_once("occf %d = block %d smem %zu flags %u rc %d %s", *blocks, threads, shared, flags, result, kernel_name(function).c_str());
+    log_once("occf %d = block %d smem %zu flags %u rc %d %s", *blocks, threads, shared, flags,
+             result, kernel_name(function).c_str());
   return result;
 }
 REAL(cuOccupancyAvailableDynamicSMemPerBlock, size_t*, CUfunction, int, int);
-PASS_API cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction function, int blocks, int threads) {
-  const CUresult result = real_cuOccupancyAvailableDynamicSMemPerBlock(bytes, function, blocks, threads);
+PASS_API cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction function, int blocks,
+                                                 int threads) {
+  const CUresult result =
+      real_cuOccupancyAvailableDynamicSMemPerBlock(bytes, function, blocks, threads);
   if (pass().log && bytes)
-    log_once("occsmem %zu = blocks %d size %d rc %d %s", *bytes, blocks, threads, result, kernel_name(function).c_str());
+    log_once("occsmem %zu = blocks %d size %d rc %d %s", *bytes, blocks, threads, result,
+             kernel_name(function).c_str());
   return result;
 }
 REAL(cuOccupancyMaxActiveClusters, int*, CUfunction, const CUlaunchConfig*);
-PASS_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+PASS_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
+                                      const CUlaunchConfig* config) {
   const CUresult result = real_cuOccupancyMaxActiveClusters(clusters, function, config);
   if (!pass().log || !clusters || !config) return result;
   unsigned size = 0;
   for (unsigned i = 0; i < config->numAttrs; i++)
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
-      size = config->attrs[i].value.clusterDim.x * config->attrs[i].value.clusterDim.y * config->attrs[i].value.clusterDim.z;
-  log_once("occcl %d = block %u smem %u cluster %u rc %d %s", *clusters, config->blockDimX, config->sharedMemBytes, size, result,
-           kernel_name(function).c_str());
+      size = config->attrs[i].value.clusterDim.x * config->attrs[i].value.clusterDim.y *
+             config->attrs[i].value.clusterDim.z;
+  log_once("occcl %d = block %u smem %u cluster %u rc %d %s", *clusters, config->blockDimX,
+           config->sharedMemBytes, size, result, kernel_name(function).c_str());
   return result;
 }

@@ -17,14 +17,18 @@ constexpr size_t kMaxTextBytes = 4096;
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t'\"";
   const size_t first = text.find_first_not_of(kSpace);
-  return first == std::string_view::npos ? std::string_view() : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+  return first == std::string_view::npos
+             ? std::string_view()
+             : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 std::optional<uint64_t> number(std::string_view text) {
   text = trimmed(text);
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty() ? std::optional(value) : std::nullopt;
+  return error == std::errc() && end == text.data() + text.size() && !text.empty()
+             ? std::optional(value)
+             : std::nullopt;
 }
 
 // Splits at `separator`, but not inside [ ].
@@ -48,7 +52,8 @@ std::vector<uint32_t> parse_divisions(std::string_view text) {
   const auto in_range = [](std::optional<uint64_t> parts) { return parts && *parts <= (1u << 20); };
   if (!text.starts_with('[')) {
     const auto all = number(text);
-    return in_range(all) ? std::vector<uint32_t>(kBuckets, static_cast<uint32_t>(*all)) : std::vector<uint32_t>();
+    return in_range(all) ? std::vector<uint32_t>(kBuckets, static_cast<uint32_t>(*all))
+                         : std::vector<uint32_t>();
   }
   text.remove_prefix(1);
   if (text.ends_with(']')) text.remove_suffix(1);
@@ -67,7 +72,8 @@ std::vector<uint32_t> parse_divisions(std::string_view text) {
     }
     const auto mib = number(entry.substr(0, colon));
     if (!mib || *mib == 0) return {};
-    const size_t bucket = std::min<size_t>(static_cast<size_t>(std::bit_width(*mib)) - 1, kBuckets - 1);
+    const size_t bucket =
+        std::min<size_t>(static_cast<size_t>(std::bit_width(*mib)) - 1, kBuckets - 1);
     if (first) std::fill(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(bucket), value);
     first = false;
     out[bucket] = value;
@@ -84,13 +90,16 @@ AllocatorSettings parse_alloc_conf(std::string_view text) {
   for (const std::string_view entry : split(settings.text, ',')) {
     const size_t colon = entry.find(':');
     if (colon == std::string_view::npos) continue;
-    const std::string_view key = trimmed(entry.substr(0, colon)), value = trimmed(entry.substr(colon + 1));
+    const std::string_view key = trimmed(entry.substr(0, colon)),
+                           value = trimmed(entry.substr(colon + 1));
     if (key == "max_split_size_mb") {
-      if (const auto mib = number(value); mib && *mib <= (UINT64_MAX >> 20)) settings.max_split_size_bytes = *mib << 20;
+      if (const auto mib = number(value); mib && *mib <= (UINT64_MAX >> 20))
+        settings.max_split_size_bytes = *mib << 20;
     } else if (key == "garbage_collection_threshold") {
       double share = 0;
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), share);
-      if (error == std::errc() && end == value.data() + value.size() && share > 0 && share < 1) settings.garbage_collection_threshold = share;
+      if (error == std::errc() && end == value.data() + value.size() && share > 0 && share < 1)
+        settings.garbage_collection_threshold = share;
     } else if (key == "expandable_segments") {
       settings.expandable_segments = value == "True";
     } else if (key == "roundup_power2_divisions") {

@@ -16,7 +16,8 @@ constexpr CrcTables make_crc_tables() {
     tables[0][i] = crc;
   }
   for (uint32_t i = 0; i < 256; ++i) {
-    for (size_t t = 1; t < 8; ++t) tables[t][i] = (tables[t - 1][i] >> 8) ^ tables[0][tables[t - 1][i] & 0xff];
+    for (size_t t = 1; t < 8; ++t)
+      tables[t][i] = (tables[t - 1][i] >> 8) ^ tables[0][tables[t - 1][i] & 0xff];
   }
   return tables;
 }

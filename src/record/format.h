@@ -1,28 +1,36 @@
-// The record file: what happened to the memory of every process of one session, in one file, append only.
+// The record file: what happened to the memory of every process of one session, in one file, append
+// only.
 //
-// The file is a sequence of chunks. A chunk is appended with one write() to a descriptor opened with O_APPEND, so several
-// processes interleave whole chunks, and a kill at any moment loses at most what was not written yet. A reader skips a torn
-// chunk (killed inside write(), disk full): it looks for the next header whose checksum holds.
+// The file is a sequence of chunks. A chunk is appended with one write() to a descriptor opened
+// with O_APPEND, so several processes interleave whole chunks, and a kill at any moment loses at
+// most what was not written yet. A reader skips a torn chunk (killed inside write(), disk full): it
+// looks for the next header whose checksum holds.
 //
 // Chunk = header (48 bytes, little endian) + payload
 //   0 u32 magic "TNGR"      16 u64 stream: names one process image; new after fork() and exec()
-//   4 u16 version           24 u32 payload bytes in the file     36 u32 CRC-32 of the payload as in the file
-//   6 u8  kind (ChunkKind)  28 u32 payload bytes uncompressed    40 u32 CRC-32 of header bytes 0..39
-//   7 u8  0 plain, 1 zstd   32 u32 events in the payload         44 u32 0
-//   8 u32 pid               12 u32 sequence: 0, 1, 2 … within the stream; a gap means that a chunk is missing
+//   4 u16 version           24 u32 payload bytes in the file     36 u32 CRC-32 of the payload as in
+//   the file 6 u8  kind (ChunkKind)  28 u32 payload bytes uncompressed    40 u32 CRC-32 of header
+//   bytes 0..39 7 u8  0 plain, 1 zstd   32 u32 events in the payload         44 u32 0 8 u32 pid 12
+//   u32 sequence: 0, 1, 2 … within the stream; a gap means that a chunk is missing
 //
-// Session and session-end chunks hold JSON: the first chunk of a file, written by `tonnage run`, says what the devices and
-// settings are; the last one how the command ended. Data chunks hold, as varints (LEB128):
-//   strings  first id, count, then per string: length, bytes. Ids count from 1 within a stream; 0 is "".
-//   stacks   first id, count, then per node: id - parent, function id, file id, line. A stack is its innermost node; the
-//            parent is the caller's, 0 for the outermost frame. Ids count from 1 within a stream; 0 is the empty stack.
-//   events   count, then per event: kind (1 byte), mask (FieldBit), then the fields whose bit is set, lowest bit first.
-// A field without its bit is as in the previous event of the chunk (the "carried" ones) or 0 (the others); before the first
-// event all are 0. time and address are zigzag differences from the previous event's (address: the previous one with an
-// address). Strings and stacks are those that were interned since the stream's last chunk.
+// Session and session-end chunks hold JSON: the first chunk of a file, written by `tonnage run`,
+// says what the devices and settings are; the last one how the command ended. Data chunks hold, as
+// varints (LEB128):
+//   strings  first id, count, then per string: length, bytes. Ids count from 1 within a stream; 0
+//   is "". stacks   first id, count, then per node: id - parent, function id, file id, line. A
+//   stack is its innermost node; the
+//            parent is the caller's, 0 for the outermost frame. Ids count from 1 within a stream; 0
+//            is the empty stack.
+//   events   count, then per event: kind (1 byte), mask (FieldBit), then the fields whose bit is
+//   set, lowest bit first.
+// A field without its bit is as in the previous event of the chunk (the "carried" ones) or 0 (the
+// others); before the first event all are 0. time and address are zigzag differences from the
+// previous event's (address: the previous one with an address). Strings and stacks are those that
+// were interned since the stream's last chunk.
 //
-// Example: the payload of a chunk with the string "x.py", one frame (function 0, file 1, line 7), and two events: kAlloc of
-// 512 bytes at 0x7000 at 1000 ns on that stack, and its kFreeCompleted 500 ns later at 1500 ns.
+// Example: the payload of a chunk with the string "x.py", one frame (function 0, file 1, line 7),
+// and two events: kAlloc of 512 bytes at 0x7000 at 1000 ns on that stack, and its kFreeCompleted
+// 500 ns later at 1500 ns.
 //   01 01 04 78 2e 70 79       strings: from id 1, one: 4 bytes "x.py"
 //   01 01 01 00 01 07          stacks:  from id 1, one: parent 1-1=0, function 0, file 1, line 7
 //   02                         two events
@@ -48,7 +56,7 @@
 namespace tonnage::record {
 
 inline constexpr uint32_t kChunkMagic = 0x52474e54;  // "TNGR"
-inline constexpr uint16_t kFormatVersion = 2;         // written; 2 has kFreed
+inline constexpr uint16_t kFormatVersion = 2;        // written; 2 has kFreed
 inline constexpr uint16_t kOldestReadableVersion = 1;
 inline constexpr uint16_t kNewestReadableVersion = 2;
 
@@ -74,17 +82,18 @@ struct ChunkHeader {
   uint32_t reserved = 0;
 };
 static_assert(sizeof(ChunkHeader) == 48 && offsetof(ChunkHeader, header_crc) == 40);
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the header is written as it lies in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the header is written as it lies in memory");
 
 // Limits that a writer keeps and a reader insists on.
 inline constexpr uint32_t kMaxUncompressedBytes = 16u << 20;
 inline constexpr uint32_t kMaxStringBytes = 64u << 10;  // longer strings are cut
-inline constexpr uint32_t kMaxStackDepth = 512;         // frames beyond, the outermost ones, are left out
-inline constexpr uint32_t kMaxIds = 1u << 24;           // of strings, and of stack nodes, in one stream
+inline constexpr uint32_t kMaxStackDepth = 512;  // frames beyond, the outermost ones, are left out
+inline constexpr uint32_t kMaxIds = 1u << 24;    // of strings, and of stack nodes, in one stream
 
 enum FieldBit : uint32_t {
-  kFieldTime = 1u << 0,  // carried, as a difference
-  kFieldDevice = 1u << 1,   // carried, like the next five
+  kFieldTime = 1u << 0,    // carried, as a difference
+  kFieldDevice = 1u << 1,  // carried, like the next five
   kFieldPhase = 1u << 2,
   kFieldThread = 1u << 3,
   kFieldStep = 1u << 4,
@@ -95,8 +104,8 @@ enum FieldBit : uint32_t {
   kFieldModule = 1u << 9,
   kFieldStack = 1u << 10,
   kFieldOp = 1u << 11,
-  kFieldName = 1u << 12,    // 0 without its bit
-  kFieldFlags = 1u << 13,   // 0 without its bit
+  kFieldName = 1u << 12,   // 0 without its bit
+  kFieldFlags = 1u << 13,  // 0 without its bit
   kAllFields = (1u << 14) - 1,
 };
 
@@ -121,11 +130,12 @@ inline uint8_t* put_varint(uint8_t* out, uint64_t value) {
 
 // What an event is packed against; fresh at the start of every chunk.
 struct PackState {
-  abi::MemoryEvent previous;            // carried fields and time
+  abi::MemoryEvent previous;  // carried fields and time
   uint64_t last_address = 0;
 };
 
-// Packs `event` at `out` (kMaxPackedEventBytes must be free); returns the end. `process` is not packed: the chunk says it.
+// Packs `event` at `out` (kMaxPackedEventBytes must be free); returns the end. `process` is not
+// packed: the chunk says it.
 inline uint8_t* pack_event(uint8_t* out, const abi::MemoryEvent& event, PackState& state) {
   abi::MemoryEvent& previous = state.previous;
   uint8_t* const kind_at = out;

@@ -30,7 +30,8 @@ uint32_t hash_text(const char* text, size_t n) {
 }
 
 uint32_t hash_node(const StackTable::Node& node) {
-  const uint64_t h = mix(uint64_t{node.parent} << 32 | node.line, uint64_t{node.function} << 32 | node.file);
+  const uint64_t h =
+      mix(uint64_t{node.parent} << 32 | node.line, uint64_t{node.function} << 32 | node.file);
   return static_cast<uint32_t>(mix(h, 0));
 }
 
@@ -94,12 +95,14 @@ char* StringTable::keep(const char* text, size_t n) {
 }
 
 uint32_t StringTable::intern(const char* text, size_t n) {
-  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return entries[id - 1].hash; })) return abi::kNoId;
+  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return entries[id - 1].hash; }))
+    return abi::kNoId;
   const uint32_t hash = hash_text(text, n);
   uint32_t at = hash & (slot_count - 1);
   for (; slots[at] != 0; at = (at + 1) & (slot_count - 1)) {
     const Entry& entry = entries[slots[at] - 1];
-    if (entry.hash == hash && entry.length == n && std::memcmp(entry.text, text, n) == 0) return slots[at];
+    if (entry.hash == hash && entry.length == n && std::memcmp(entry.text, text, n) == 0)
+      return slots[at];
   }
   if (count + 1 >= kMaxIds || !grow(entries, count, capacity)) return abi::kNoId;
   const char* kept = keep(text, n);
@@ -115,7 +118,9 @@ StackTable::~StackTable() {
 }
 
 uint32_t StackTable::intern_node(const Node& node) {
-  if (!grow_slots(slots, slot_count, count, [this](uint32_t id) { return hash_node(nodes[id - 1]); })) return abi::kNoId;
+  if (!grow_slots(slots, slot_count, count,
+                  [this](uint32_t id) { return hash_node(nodes[id - 1]); }))
+    return abi::kNoId;
   uint32_t at = hash_node(node) & (slot_count - 1);
   for (; slots[at] != 0; at = (at + 1) & (slot_count - 1)) {
     const Node& other = nodes[slots[at] - 1];

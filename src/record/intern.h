@@ -1,5 +1,6 @@
-// The writer's tables of strings and stacks: text or frames in, small ids out. malloc only; every function says by 0 or
-// false that there was no memory. Not thread-safe: the writer's lock covers them.
+// The writer's tables of strings and stacks: text or frames in, small ids out. malloc only; every
+// function says by 0 or false that there was no memory. Not thread-safe: the writer's lock covers
+// them.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,9 @@ struct StringTable {
   uint32_t count = 0, capacity = 0;
   uint32_t* slots = nullptr;  // open addressing: ids, 0 = free
   uint32_t slot_count = 0;
-  char* arena = nullptr;      // the arena in hand; full ones stay where they are
+  char* arena = nullptr;  // the arena in hand; full ones stay where they are
   size_t arena_left = 0;
-  void* arenas = nullptr;     // all of them, each begins with a pointer to the one before
+  void* arenas = nullptr;  // all of them, each begins with a pointer to the one before
 
   ~StringTable();
   uint32_t intern(const char* text, size_t n);  // n > 0
@@ -30,7 +31,8 @@ struct StringTable {
   char* keep(const char* text, size_t n);
 };
 
-// Stacks share their outer frames: a node is a frame and the id of its caller's node; a stack is its innermost node.
+// Stacks share their outer frames: a node is a frame and the id of its caller's node; a stack is
+// its innermost node.
 struct StackTable {
   struct Node {
     uint32_t parent, function, file, line;

@@ -1,6 +1,8 @@
-// Record: what every reader makes and every analysis reads. Nothing else is passed around between them.
+// Record: what every reader makes and every analysis reads. Nothing else is passed around between
+// them.
 //
-// Readers: read_record (Tonnage's own file), read_snapshot (PyTorch's pickles). A Record is a value; analyses never change it.
+// Readers: read_record (Tonnage's own file), read_snapshot (PyTorch's pickles). A Record is a
+// value; analyses never change it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +14,8 @@
 
 namespace tonnage::record {
 
-using abi::MemoryEvent;
 using abi::Frame;
+using abi::MemoryEvent;
 
 struct Device {
   int index = 0;
@@ -30,7 +32,7 @@ struct Process {
 
 // Allocator settings, as PyTorch names them; missing ones are PyTorch's defaults.
 struct AllocatorSettings {
-  std::string text;                      // PYTORCH_CUDA_ALLOC_CONF
+  std::string text;  // PYTORCH_CUDA_ALLOC_CONF
   uint64_t max_split_size_bytes = UINT64_MAX;
   double garbage_collection_threshold = 0;
   bool expandable_segments = false;
@@ -53,21 +55,23 @@ struct SegmentState {
 };
 
 struct Record {
-  std::string source;            // file name, or "-" for standard input
+  std::string source;  // file name, or "-" for standard input
   enum class Kind { kTonnage, kSnapshot } kind = Kind::kTonnage;
-  std::string torch_version;     // "" if unknown
-  std::vector<std::string> strings{""};            // by id
-  std::vector<std::vector<abi::Frame>> stacks{{}};      // by id, innermost first
+  std::string torch_version;                        // "" if unknown
+  std::vector<std::string> strings{""};             // by id
+  std::vector<std::vector<abi::Frame>> stacks{{}};  // by id, innermost first
   std::vector<Device> devices;
   std::vector<Process> processes;
   AllocatorSettings settings;
-  std::vector<abi::MemoryEvent> events;     // in time order (per process in program order)
-  std::vector<SegmentState> final_segments;        // snapshots only
+  std::vector<abi::MemoryEvent> events;      // in time order (per process in program order)
+  std::vector<SegmentState> final_segments;  // snapshots only
   bool history_truncated = false;  // the beginning was overwritten: figures before are partial
   std::vector<std::string> notes;  // what is missing or could not be read, for the report
-  std::map<std::string, std::string> info;         // free-form facts: alloc_conf, versions
+  std::map<std::string, std::string> info;  // free-form facts: alloc_conf, versions
 
-  const std::string& string(uint32_t id) const { return id < strings.size() ? strings[id] : strings[0]; }
+  const std::string& string(uint32_t id) const {
+    return id < strings.size() ? strings[id] : strings[0];
+  }
 };
 
 }  // namespace tonnage::record

@@ -7,8 +7,8 @@
 
 namespace tonnage::record {
 
-using nlohmann::json;
 using abi::EventKind;
+using nlohmann::json;
 
 namespace {
 
@@ -41,7 +41,8 @@ uint64_t number_of(const json& object, const char* key) {
 }
 
 std::string plain_text(const json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -49,7 +50,8 @@ std::string plain_text(const json& value) {
 // Reads varints; once something was wrong everything is 0 and ok() false.
 class RecordDecoder::Cursor {
  public:
-  explicit Cursor(std::span<const uint8_t> bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+  explicit Cursor(std::span<const uint8_t> bytes)
+      : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
   bool ok() const { return ok_; }
   bool at_end() const { return at_ == end_; }
   size_t left() const { return static_cast<size_t>(end_ - at_); }
@@ -92,7 +94,8 @@ RecordDecoder::RecordDecoder(MemoryBudget& budget)
 uint32_t RecordDecoder::intern(std::string_view text) {
   if (text.empty()) return abi::kNoId;
   if (const auto found = string_ids_.find(text); found != string_ids_.end()) return *found;
-  if (record_.strings.size() >= UINT32_MAX || !budget_.take(sizeof(std::string) + text.size() + 32)) return abi::kNoId;
+  if (record_.strings.size() >= UINT32_MAX || !budget_.take(sizeof(std::string) + text.size() + 32))
+    return abi::kNoId;
   record_.strings.emplace_back(text);
   const auto id = static_cast<uint32_t>(record_.strings.size() - 1);
   string_ids_.insert(id);
@@ -101,13 +104,10 @@ uint32_t RecordDecoder::intern(std::string_view text) {
 
 bool RecordDecoder::add_chunk(const record::ChunkHeader& header, std::span<const uint8_t> payload) {
   switch (header.kind) {
-    case record::ChunkKind::kSession:
-      return add_session(payload);
-    case record::ChunkKind::kSessionEnd:
-      return add_session_end(payload);
+    case record::ChunkKind::kSession: return add_session(payload);
+    case record::ChunkKind::kSessionEnd: return add_session_end(payload);
     case record::ChunkKind::kData:
-    case record::ChunkKind::kStreamEnd:
-      return add_data(header, payload);
+    case record::ChunkKind::kStreamEnd: return add_data(header, payload);
   }
   return true;  // a kind of a later minor version
 }
@@ -117,7 +117,8 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
   if (!session) return false;
   if (session_seen_) return true;  // the first one counts
   session_seen_ = true;
-  if (const auto devices = session->find("devices"); devices != session->end() && devices->is_array()) {
+  if (const auto devices = session->find("devices");
+      devices != session->end() && devices->is_array()) {
     for (const auto& entry : *devices) {
       if (!entry.is_object() || record_.devices.size() >= kMaxDevices) break;
       Device device;
@@ -128,18 +129,22 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
       record_.devices.push_back(device);
     }
   }
-  if (const auto command = session->find("command"); command != session->end() && command->is_array()) {
+  if (const auto command = session->find("command");
+      command != session->end() && command->is_array()) {
     std::string& joined = record_.info["command"];
-    for (const auto& word : *command) joined.append(joined.empty() ? "" : " ").append(plain_text(word));
+    for (const auto& word : *command)
+      joined.append(joined.empty() ? "" : " ").append(plain_text(word));
   }
-  if (const auto settings = session->find("settings"); settings != session->end() && settings->is_object()) {
+  if (const auto settings = session->find("settings");
+      settings != session->end() && settings->is_object()) {
     for (const auto& [key, value] : settings->items()) {
       if (!value.is_null()) record_.info[key] = plain_text(value);
     }
     record_.settings = parse_alloc_conf(text_of(*settings, "alloc_conf"));
   }
   for (const char* key : {"tonnage", "start_unix_ns"}) {
-    if (const auto at = session->find(key); at != session->end()) record_.info[key] = plain_text(*at);
+    if (const auto at = session->find(key); at != session->end())
+      record_.info[key] = plain_text(*at);
   }
   return budget_.take(8 * text.size());
 }
@@ -166,9 +171,11 @@ bool RecordDecoder::add_data(const record::ChunkHeader& header, std::span<const 
   if (header.sequence > stream.next_sequence) stream.missing = true;
   stream.next_sequence = header.sequence == UINT32_MAX ? header.sequence : header.sequence + 1;
 
-  const size_t strings = stream.strings.size(), nodes = stream.nodes.size(), events = stream.events.size();
+  const size_t strings = stream.strings.size(), nodes = stream.nodes.size(),
+               events = stream.events.size();
   Cursor in(payload);
-  if (!read_strings(in, stream) || !read_nodes(in, stream) || !read_events(in, stream, header.event_count) || !in.at_end()) {
+  if (!read_strings(in, stream) || !read_nodes(in, stream) ||
+      !read_events(in, stream, header.event_count) || !in.at_end()) {
     stream.strings.resize(strings);
     stream.nodes.resize(nodes);
     stream.events.resize(events);
@@ -201,7 +208,9 @@ bool RecordDecoder::read_nodes(Cursor& in, Stream& stream) {
   if (!in.ok() || first < stream.nodes.size() || first + count > record::kMaxIds) return false;
   if (!budget_.take((first + count - stream.nodes.size()) * 2 * sizeof(Node))) return false;
   stream.nodes.resize(first);
-  const auto string = [&](uint32_t local) { return local < stream.strings.size() ? stream.strings[local] : abi::kNoId; };
+  const auto string = [&](uint32_t local) {
+    return local < stream.strings.size() ? stream.strings[local] : abi::kNoId;
+  };
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t back = in.number(first + i);
     Node node;
@@ -235,9 +244,11 @@ uint32_t RecordDecoder::stack_of(Stream& stream, uint32_t local) {
   };
   const auto [from, to] = stack_ids_.equal_range(hash);
   for (auto at = from; at != to; ++at) {
-    if (std::ranges::equal(record_.stacks[at->second], frames, same)) return node.stack = at->second;
+    if (std::ranges::equal(record_.stacks[at->second], frames, same))
+      return node.stack = at->second;
   }
-  if (record_.stacks.size() >= UINT32_MAX || !budget_.take(sizeof(frames) + frames.size() * sizeof(abi::Frame) + 48)) {
+  if (record_.stacks.size() >= UINT32_MAX ||
+      !budget_.take(sizeof(frames) + frames.size() * sizeof(abi::Frame) + 48)) {
     return abi::kNoId;
   }
   node.stack = static_cast<uint32_t>(record_.stacks.size());
@@ -249,8 +260,11 @@ uint32_t RecordDecoder::stack_of(Stream& stream, uint32_t local) {
 bool RecordDecoder::read_events(Cursor& in, Stream& stream, uint32_t said) {
   const uint32_t count = in.number(in.left() / 2);  // kind and mask at least
   // Twice: merging processes needs room for both orders.
-  if (!in.ok() || count != said || !budget_.take(uint64_t{2} * count * sizeof(abi::MemoryEvent))) return false;
-  const auto string = [&](uint32_t local) { return local < stream.strings.size() ? stream.strings[local] : abi::kNoId; };
+  if (!in.ok() || count != said || !budget_.take(uint64_t{2} * count * sizeof(abi::MemoryEvent)))
+    return false;
+  const auto string = [&](uint32_t local) {
+    return local < stream.strings.size() ? stream.strings[local] : abi::kNoId;
+  };
   abi::MemoryEvent packed;  // as in the file: ids are the stream's
   packed.process = stream.process;
   uint64_t last_address = 0;
@@ -263,7 +277,7 @@ bool RecordDecoder::read_events(Cursor& in, Stream& stream, uint32_t said) {
     if (mask & kFieldPhase) packed.phase = static_cast<abi::Phase>(in.number(UINT8_MAX));
     if (mask & kFieldThread) packed.thread = in.number();
     if (mask & kFieldStep) packed.step = in.number();
-    packed.address = mask & kFieldAddress ? last_address += unzigzag(in.varint()) : 0;
+    packed.address = mask& kFieldAddress ? last_address += unzigzag(in.varint()) : 0;
     packed.size_bytes = mask & kFieldSize ? in.varint() : 0;
     packed.value = mask & kFieldValue ? in.varint() : 0;
     if (mask & kFieldStream) packed.stream = in.varint();
@@ -289,14 +303,17 @@ bool RecordDecoder::read_events(Cursor& in, Stream& stream, uint32_t said) {
     }
     stream.events.push_back(event);
     if (event.kind == abi::EventKind::kFact) add_fact(record_.string(event.name));
-    if (event.kind == abi::EventKind::kProcessStart) record_.processes[stream.process].command = record_.string(event.name);
+    if (event.kind == abi::EventKind::kProcessStart)
+      record_.processes[stream.process].command = record_.string(event.name);
   }
   return true;
 }
 
 void RecordDecoder::add_fact(const std::string& text) {
   const size_t equals = text.find('=');
-  if (equals == 0 || equals == std::string::npos || equals > kMaxFactKeyBytes || record_.info.size() >= kMaxFacts) return;
+  if (equals == 0 || equals == std::string::npos || equals > kMaxFactKeyBytes ||
+      record_.info.size() >= kMaxFacts)
+    return;
   const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
   if (key == "torch_version") record_.torch_version = value;
   // The program may have set it after the session began: what the process says counts.
@@ -304,8 +321,8 @@ void RecordDecoder::add_fact(const std::string& text) {
   record_.info[key] = value;
 }
 
-// A process's own order is kept even where its times go back (an event may carry a time in the past): it waits its turn by
-// the latest time so far.
+// A process's own order is kept even where its times go back (an event may carry a time in the
+// past): it waits its turn by the latest time so far.
 bool RecordDecoder::merge() {
   size_t total = 0;
   std::vector<Stream*> live;
@@ -327,7 +344,8 @@ bool RecordDecoder::merge() {
     }
   };
   std::vector<Head> heap;
-  for (Stream* stream : live) heap.push_back(Head{stream->events.front().time_ns, stream->process, stream, 0});
+  for (Stream* stream : live)
+    heap.push_back(Head{stream->events.front().time_ns, stream->process, stream, 0});
   std::make_heap(heap.begin(), heap.end());
   record_.events.reserve(total);
   while (!heap.empty()) {
@@ -347,7 +365,8 @@ bool RecordDecoder::merge() {
 
 bool RecordDecoder::finish(Record& record) {
   if (budget_.exceeded() || !merge()) return false;
-  if (!session_seen_) record_.notes.push_back("the record's first chunk, which describes the devices, is missing");
+  if (!session_seen_)
+    record_.notes.push_back("the record's first chunk, which describes the devices, is missing");
   for (const Stream& stream : streams_) {
     Process& process = record_.processes[stream.process];
     process.ended = stream.end_seen && !stream.missing;
@@ -357,10 +376,12 @@ bool RecordDecoder::finish(Record& record) {
     }
   }
   size_t devices = record_.devices.size();
-  for (const abi::MemoryEvent& event : record_.events) devices = std::max<size_t>(devices, event.device + 1u);
+  for (const abi::MemoryEvent& event : record_.events)
+    devices = std::max<size_t>(devices, event.device + 1u);
   if (!session_seen_ || !record_.devices.empty()) {
     // Every event's device has an entry, also if the session does not know it.
-    for (size_t i = record_.devices.size(); i < devices; ++i) record_.devices.emplace_back().index = static_cast<int>(i);
+    for (size_t i = record_.devices.size(); i < devices; ++i)
+      record_.devices.emplace_back().index = static_cast<int>(i);
   }
   record_.kind = Record::Kind::kTonnage;
   record = std::move(record_);

@@ -36,7 +36,8 @@ class RecordDecoder {
  public:
   explicit RecordDecoder(MemoryBudget& budget);
 
-  // `payload` is uncompressed. False: it is damaged and nothing of it was taken, or the budget is exceeded.
+  // `payload` is uncompressed. False: it is damaged and nothing of it was taken, or the budget is
+  // exceeded.
   bool add_chunk(const record::ChunkHeader& header, std::span<const uint8_t> payload);
 
   // Puts the processes' events in order. Call once, last. False: the budget is exceeded.
@@ -44,18 +45,18 @@ class RecordDecoder {
 
  private:
   struct Node {
-    uint32_t parent = 0;            // local id
-    abi::Frame frame;                    // strings by their ids in the record
+    uint32_t parent = 0;  // local id
+    abi::Frame frame;     // strings by their ids in the record
     uint32_t depth = 0;
-    uint32_t stack = abi::kNoId; // id in the record once it was asked for
+    uint32_t stack = abi::kNoId;  // id in the record once it was asked for
   };
   struct Stream {
     uint32_t process = 0;
     uint32_t next_sequence = 0;
-    bool missing = false;                // a chunk of it
+    bool missing = false;  // a chunk of it
     bool end_seen = false;
-    std::vector<uint32_t> strings{0};    // local id -> id in the record
-    std::vector<Node> nodes{Node{}};     // by local id
+    std::vector<uint32_t> strings{0};  // local id -> id in the record
+    std::vector<Node> nodes{Node{}};   // by local id
     std::vector<abi::MemoryEvent> events;
   };
   class Cursor;

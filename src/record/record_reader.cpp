@@ -24,7 +24,8 @@ constexpr size_t kHeaderBytes = sizeof(ChunkHeader);
 constexpr size_t kWindowBytes = 16 << 10;  // looked through at once for a chunk's beginning
 constexpr uint32_t kMaxPayloadBytes = record::kMaxUncompressedBytes + (64u << 10);
 
-// Bytes at an offset: a file or memory. Files are read and never mapped: one that shrinks must not kill us.
+// Bytes at an offset: a file or memory. Files are read and never mapped: one that shrinks must not
+// kill us.
 class Input {
  public:
   virtual ~Input() = default;
@@ -73,8 +74,12 @@ class FileInput : public Input {
 class ChunkReader {
  public:
   ChunkReader(Input& input, std::string source, const ReadOptions& options)
-      : input_(input), source_(std::move(source)), budget_(options.memory_limit_bytes), decoder_(budget_),
-        waste_left_(8 * input.size() + (64u << 20)), context_(ZSTD_createDCtx(), ZSTD_freeDCtx) {}
+      : input_(input),
+        source_(std::move(source)),
+        budget_(options.memory_limit_bytes),
+        decoder_(budget_),
+        waste_left_(8 * input.size() + (64u << 20)),
+        context_(ZSTD_createDCtx(), ZSTD_freeDCtx) {}
 
   Result<Record> read();
 
@@ -87,14 +92,17 @@ class ChunkReader {
   Error error(ErrorCode code, std::string message, std::string hint = "") const {
     return Error{code, std::move(message), source_, std::move(hint)};
   }
-  Error read_error() const { return error(ErrorCode::kIo, std::string("cannot be read: ") + ::strerror(errno)); }
+  Error read_error() const {
+    return error(ErrorCode::kIo, std::string("cannot be read: ") + ::strerror(errno));
+  }
   std::optional<Error> check_beginning();
 
   Input& input_;
   std::string source_;
   MemoryBudget budget_;
   RecordDecoder decoder_;
-  uint64_t waste_left_;  // bytes that may be read in vain: a file of headers that lie must not take forever
+  uint64_t waste_left_;  // bytes that may be read in vain: a file of headers that lie must not take
+                         // forever
   std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
   ChunkHeader header_;
   std::vector<uint8_t> packed_, payload_, window_;
@@ -102,9 +110,12 @@ class ChunkReader {
 
 bool ChunkReader::header_at(const uint8_t* bytes, ChunkHeader& header) const {
   ::memcpy(&header, bytes, kHeaderBytes);
-  return header.magic == record::kChunkMagic && header.header_crc == record::crc32(0, bytes, offsetof(ChunkHeader, header_crc)) &&
-         header.version >= record::kOldestReadableVersion && header.version <= record::kNewestReadableVersion &&
-         header.payload_bytes <= kMaxPayloadBytes && header.uncompressed_bytes <= record::kMaxUncompressedBytes;
+  return header.magic == record::kChunkMagic &&
+         header.header_crc == record::crc32(0, bytes, offsetof(ChunkHeader, header_crc)) &&
+         header.version >= record::kOldestReadableVersion &&
+         header.version <= record::kNewestReadableVersion &&
+         header.payload_bytes <= kMaxPayloadBytes &&
+         header.uncompressed_bytes <= record::kMaxUncompressedBytes;
 }
 
 bool ChunkReader::unpack() {
@@ -115,7 +126,8 @@ bool ChunkReader::unpack() {
   }
   if (header_.compression != record::Compression::kZstd || context_ == nullptr) return false;
   payload_.resize(header_.uncompressed_bytes);
-  const size_t n = ZSTD_decompressDCtx(context_.get(), payload_.data(), payload_.size(), packed_.data(), packed_.size());
+  const size_t n = ZSTD_decompressDCtx(context_.get(), payload_.data(), payload_.size(),
+                                       packed_.data(), packed_.size());
   return !ZSTD_isError(n) && n == header_.uncompressed_bytes;
 }
 
@@ -131,7 +143,8 @@ ChunkReader::Found ChunkReader::chunk_at(uint64_t offset) {
   const ssize_t got = input_.read_at(offset + kHeaderBytes, packed_.data(), packed_.size());
   if (got < 0) return Found::kUnreadable;
   if (static_cast<size_t>(got) < packed_.size()) return Found::kCutOff;
-  return record::crc32(0, packed_.data(), packed_.size()) == header_.payload_crc ? Found::kChunk : Found::kDamaged;
+  return record::crc32(0, packed_.data(), packed_.size()) == header_.payload_crc ? Found::kChunk
+                                                                                 : Found::kDamaged;
 }
 
 std::optional<uint64_t> ChunkReader::next_header(uint64_t from) {
@@ -143,7 +156,8 @@ std::optional<uint64_t> ChunkReader::next_header(uint64_t from) {
     if (n < static_cast<ssize_t>(kHeaderBytes)) return std::nullopt;
     const uint8_t* const end = window.data() + n - kHeaderBytes + 1;
     for (const uint8_t* p = window.data(); p < end; ++p) {
-      p = static_cast<const uint8_t*>(::memchr(p, record::kChunkMagic & 0xff, static_cast<size_t>(end - p)));
+      p = static_cast<const uint8_t*>(
+          ::memchr(p, record::kChunkMagic & 0xff, static_cast<size_t>(end - p)));
       if (p == nullptr) break;
       ChunkHeader header;
       if (header_at(p, header)) return at + static_cast<uint64_t>(p - window.data());
@@ -156,20 +170,25 @@ std::optional<Error> ChunkReader::check_beginning() {
   uint8_t bytes[kHeaderBytes];
   const ssize_t n = input_.read_at(0, bytes, kHeaderBytes);
   if (n < 0) return read_error();
-  if (n == 0) return error(ErrorCode::kCorrupt, "the file is empty", "the run ended before anything was recorded");
-  if (!looks_like_record({bytes, static_cast<size_t>(n)})) return error(ErrorCode::kCorrupt, "not a Tonnage record");
+  if (n == 0)
+    return error(ErrorCode::kCorrupt, "the file is empty",
+                 "the run ended before anything was recorded");
+  if (!looks_like_record({bytes, static_cast<size_t>(n)}))
+    return error(ErrorCode::kCorrupt, "not a Tonnage record");
   if (n < static_cast<ssize_t>(offsetof(ChunkHeader, version) + 2)) return std::nullopt;
   uint16_t version;
   ::memcpy(&version, bytes + offsetof(ChunkHeader, version), sizeof version);
   if (version > record::kNewestReadableVersion) {
     return error(ErrorCode::kTooNew,
-                 "the record has format " + std::to_string(version) + ", and this Tonnage reads up to " +
+                 "the record has format " + std::to_string(version) +
+                     ", and this Tonnage reads up to " +
                      std::to_string(record::kNewestReadableVersion),
                  "read it with the Tonnage that wrote it, or a newer one");
   }
   if (version < record::kOldestReadableVersion) {
     return error(ErrorCode::kTooOld,
-                 "the record has format " + std::to_string(version) + ", and this Tonnage reads from " +
+                 "the record has format " + std::to_string(version) +
+                     ", and this Tonnage reads from " +
                      std::to_string(record::kOldestReadableVersion) + " on",
                  "read it with the Tonnage that wrote it, or record again");
   }
@@ -179,7 +198,8 @@ std::optional<Error> ChunkReader::check_beginning() {
 Result<Record> ChunkReader::read() {
   if (auto bad = check_beginning()) return *bad;
   Record record;
-  uint64_t chunks = 0, damaged_places = 0, damaged_bytes = 0, damaged_chunks = 0, first_damaged = 0, cut_off_bytes = 0;
+  uint64_t chunks = 0, damaged_places = 0, damaged_bytes = 0, damaged_chunks = 0, first_damaged = 0,
+           cut_off_bytes = 0;
   for (uint64_t at = 0; at < input_.size();) {
     const Found found = chunk_at(at);
     if (found == Found::kUnreadable) return read_error();
@@ -208,7 +228,8 @@ Result<Record> ChunkReader::read() {
     at += skipped;
   }
   if (!budget_.exceeded() && chunks == 0) {
-    return error(ErrorCode::kCorrupt, "the record is cut off before its first chunk ends", "there is nothing in it to read");
+    return error(ErrorCode::kCorrupt, "the record is cut off before its first chunk ends",
+                 "there is nothing in it to read");
   }
   if (budget_.exceeded() || !decoder_.finish(record)) {
     return error(ErrorCode::kLimit, "the record needs more memory to read than is allowed",
@@ -216,15 +237,18 @@ Result<Record> ChunkReader::read() {
   }
   record.source = source_;
   if (cut_off_bytes > 0) {
-    record.notes.push_back("the record ends in the middle of a chunk (" + std::to_string(cut_off_bytes) +
-                           " bytes): all before it was read");
+    record.notes.push_back("the record ends in the middle of a chunk (" +
+                           std::to_string(cut_off_bytes) + " bytes): all before it was read");
   }
   if (damaged_places > 0) {
-    record.notes.push_back("the record is damaged in " + std::to_string(damaged_places) + " place(s), the first at byte " +
-                           std::to_string(first_damaged) + ": " + std::to_string(damaged_bytes) + " bytes were skipped");
+    record.notes.push_back("the record is damaged in " + std::to_string(damaged_places) +
+                           " place(s), the first at byte " + std::to_string(first_damaged) + ": " +
+                           std::to_string(damaged_bytes) + " bytes were skipped");
   }
   if (damaged_chunks > 0) {
-    record.notes.push_back(std::to_string(damaged_chunks) + " chunk(s) of the record have contents that make no sense and were left out");
+    record.notes.push_back(
+        std::to_string(damaged_chunks) +
+        " chunk(s) of the record have contents that make no sense and were left out");
   }
   return record;
 }
@@ -233,25 +257,28 @@ Result<Record> ChunkReader::read() {
 
 bool looks_like_record(std::span<const uint8_t> beginning) {
   const uint32_t magic = record::kChunkMagic;
-  return !beginning.empty() && ::memcmp(beginning.data(), &magic, std::min(beginning.size(), sizeof magic)) == 0;
+  return !beginning.empty() &&
+         ::memcmp(beginning.data(), &magic, std::min(beginning.size(), sizeof magic)) == 0;
 }
 
 Result<Record> read_record(const std::string& path, const ReadOptions& options) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, std::string("cannot be opened: ") + ::strerror(errno),
-                 path, ""};
+    return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+                 std::string("cannot be opened: ") + ::strerror(errno), path, ""};
   }
   struct stat is {};
   if (::fstat(fd, &is) != 0 || !S_ISREG(is.st_mode)) {
     ::close(fd);
-    return Error{ErrorCode::kIo, "not an ordinary file", path, "name a record that `tonnage run --record` has written"};
+    return Error{ErrorCode::kIo, "not an ordinary file", path,
+                 "name a record that `tonnage run --record` has written"};
   }
   FileInput input(fd, static_cast<uint64_t>(is.st_size));
   return ChunkReader(input, path, options).read();
 }
 
-Result<Record> read_record_bytes(std::span<const uint8_t> bytes, const std::string& source, const ReadOptions& options) {
+Result<Record> read_record_bytes(std::span<const uint8_t> bytes, const std::string& source,
+                                 const ReadOptions& options) {
   MemoryInput input(bytes);
   return ChunkReader(input, source, options).read();
 }

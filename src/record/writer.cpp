@@ -47,7 +47,8 @@ bool Buffer::append_varint(uint64_t value) {
 
 namespace {
 
-constexpr size_t kDictionaryBytes = 4 << 20;  // strings and stacks per chunk; far below kMaxUncompressedBytes
+constexpr size_t kDictionaryBytes =
+    4 << 20;  // strings and stacks per chunk; far below kMaxUncompressedBytes
 constexpr size_t kCommandBytes = 4096;
 constexpr int kLeastDescriptor = 200;  // out of the way of programs that count on small numbers
 
@@ -81,7 +82,8 @@ class Lock {
   pthread_mutex_t& mutex_;
 };
 
-// One write() of everything. A file size limit must not kill the process: its signal is held back and taken away.
+// One write() of everything. A file size limit must not kill the process: its signal is held back
+// and taken away.
 bool write_once(int fd, const uint8_t* bytes, size_t n) {
   sigset_t size_limit, before, pending;
   sigemptyset(&size_limit);
@@ -166,7 +168,8 @@ Writer::~Writer() {
 bool Writer::open_file() {
   if (fd_ >= 0) {
     struct stat now {};
-    if (::fstat(fd_, &now) == 0 && now.st_dev == file_device_ && now.st_ino == file_inode_) return true;
+    if (::fstat(fd_, &now) == 0 && now.st_dev == file_device_ && now.st_ino == file_inode_)
+      return true;
     fd_ = -1;  // not ours any more: the program closed it
   }
   const int fd = ::open(path_, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
@@ -217,7 +220,9 @@ uint64_t Writer::now_ns() const {
   return now > start_ns_ ? now - start_ns_ : 0;
 }
 
-uint32_t Writer::intern_string(const char* text) { return text == nullptr ? abi::kNoId : intern_string(text, ::strlen(text)); }
+uint32_t Writer::intern_string(const char* text) {
+  return text == nullptr ? abi::kNoId : intern_string(text, ::strlen(text));
+}
 
 uint32_t Writer::intern_string(const char* text, size_t n) {
   if (!recording() || text == nullptr || n == 0) return abi::kNoId;
@@ -239,7 +244,9 @@ uint32_t Writer::thread_number() {
   const uint32_t now = generation_.load(std::memory_order_relaxed);
   if (generation != now) {
     generation = now;
-    number = ::syscall(SYS_gettid) == ::getpid() ? 0 : next_thread_.fetch_add(1, std::memory_order_relaxed);
+    number = ::syscall(SYS_gettid) == ::getpid()
+                 ? 0
+                 : next_thread_.fetch_add(1, std::memory_order_relaxed);
   }
   return number;
 }
@@ -251,7 +258,8 @@ void Writer::begin_stream() {
   drop_events();
   pack_ = PackState{};
   strings_sent_ = stacks_sent_ = 0;
-  generation_.store(generations.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  generation_.store(generations.fetch_add(1, std::memory_order_relaxed) + 1,
+                    std::memory_order_relaxed);
   next_thread_.store(1, std::memory_order_relaxed);
   char command[kCommandBytes];
   const size_t n = read_command(command, sizeof command);
@@ -263,14 +271,17 @@ void Writer::begin_stream() {
   append(start);
 }
 
-// Most frees are completed within the call that requests them: then the two are one event. Its first byte is its kind.
+// Most frees are completed within the call that requests them: then the two are one event. Its
+// first byte is its kind.
 bool Writer::completes_request(const abi::MemoryEvent& event) {
   if (event.kind != abi::EventKind::kFreeCompleted || request_.at == SIZE_MAX) return false;
   const abi::MemoryEvent& request = request_.event;
-  if (event.address != request.address || event.size_bytes != request.size_bytes || event.device != request.device ||
-      event.stream != request.stream || event.op != request.op || event.stack != request.stack || event.module != request.module ||
-      event.phase != request.phase || event.step != request.step || event.value != request.value || event.name != request.name ||
-      event.flags != request.flags || (event.time_ns != 0 && event.time_ns != request.time_ns) || request.thread != thread_number())
+  if (event.address != request.address || event.size_bytes != request.size_bytes ||
+      event.device != request.device || event.stream != request.stream || event.op != request.op ||
+      event.stack != request.stack || event.module != request.module ||
+      event.phase != request.phase || event.step != request.step || event.value != request.value ||
+      event.name != request.name || event.flags != request.flags ||
+      (event.time_ns != 0 && event.time_ns != request.time_ns) || request.thread != thread_number())
     return false;
   events_.data[request_.at] = static_cast<uint8_t>(abi::EventKind::kFreed);
   request_.at = SIZE_MAX;
@@ -282,13 +293,16 @@ void Writer::append(const abi::MemoryEvent& event) {
   if (event_count_ == 0) oldest_ns_ = event.time_ns;
   request_.at = event.kind == abi::EventKind::kFreeRequested ? events_.size : SIZE_MAX;
   if (event.kind == abi::EventKind::kFreeRequested) request_.event = event;
-  events_.size = static_cast<size_t>(pack_event(events_.data + events_.size, event, pack_) - events_.data);
+  events_.size =
+      static_cast<size_t>(pack_event(events_.data + events_.size, event, pack_) - events_.data);
   ++event_count_;
 }
 
 void Writer::emit(const abi::MemoryEvent& event) {
   // The writer says itself when a stream begins and ends: it alone knows about fork().
-  if (!recording() || event.kind == abi::EventKind::kProcessStart || event.kind == abi::EventKind::kProcessEnd) return;
+  if (!recording() || event.kind == abi::EventKind::kProcessStart ||
+      event.kind == abi::EventKind::kProcessEnd)
+    return;
   abi::MemoryEvent e = event;
   const Lock lock(mutex_);
   if (!recording()) return;
@@ -297,9 +311,11 @@ void Writer::emit(const abi::MemoryEvent& event) {
   if (e.time_ns == 0) e.time_ns = now_ns();
   e.thread = thread_number();
   append(e);
-  // An event's own time may lie in the past or be handed in by the caller: only a difference forwards says "old".
+  // An event's own time may lie in the past or be handed in by the caller: only a difference
+  // forwards says "old".
   const bool old = e.time_ns > oldest_ns_ && e.time_ns - oldest_ns_ >= kFlushAgeNs;
-  if (events_.size >= kFlushBytes || old || exiting.load(std::memory_order_relaxed)) write_chunk(ChunkKind::kData);
+  if (events_.size >= kFlushBytes || old || exiting.load(std::memory_order_relaxed))
+    write_chunk(ChunkKind::kData);
 }
 
 void Writer::flush() {
@@ -310,7 +326,8 @@ void Writer::flush() {
 
 void Writer::finish() {
   if (!recording()) return;
-  // exit() may be called from a signal handler that interrupted the writer, or beside a stopped thread: do not hang.
+  // exit() may be called from a signal handler that interrupted the writer, or beside a stopped
+  // thread: do not hang.
   timespec until{};
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += 1;
@@ -340,7 +357,8 @@ void Writer::write_chunk(ChunkKind kind) {
     chunk_.size = 0;
     uint32_t strings_end = strings_sent_, stacks_end = stacks_sent_;
     size_t bytes = 0;
-    while (strings_end < strings_->count && bytes < kDictionaryBytes) bytes += strings_->entries[strings_end++].length + 3;
+    while (strings_end < strings_->count && bytes < kDictionaryBytes)
+      bytes += strings_->entries[strings_end++].length + 3;
     while (stacks_end < stacks_->count && bytes < kDictionaryBytes) ++stacks_end, bytes += 20;
     last = strings_end == strings_->count && stacks_end == stacks_->count;
     if (!chunk_.reserve(bytes + (last ? events_.size : 0) + 64)) return fail();
@@ -367,7 +385,8 @@ void Writer::write_chunk(ChunkKind kind) {
     packed_.size = 0;
     if (!packed_.reserve(sizeof(ChunkHeader) + bound)) return fail();
     uint8_t* const payload = packed_.data + sizeof(ChunkHeader);
-    size_t packed = ZSTD_compressCCtx(static_cast<ZSTD_CCtx*>(zstd_), payload, bound, chunk_.data, chunk_.size, 1);
+    size_t packed = ZSTD_compressCCtx(static_cast<ZSTD_CCtx*>(zstd_), payload, bound, chunk_.data,
+                                      chunk_.size, 1);
     ChunkHeader header;
     header.kind = last ? kind : ChunkKind::kData;
     header.compression = Compression::kZstd;
@@ -392,7 +411,9 @@ void Writer::write_chunk(ChunkKind kind) {
   pack_ = PackState{};
 }
 
-bool Writer::write_whole(const uint8_t* bytes, size_t n) { return open_file() && write_once(fd_, bytes, n); }
+bool Writer::write_whole(const uint8_t* bytes, size_t n) {
+  return open_file() && write_once(fd_, bytes, n);
+}
 
 void Writer::fail() {
   recording_.store(false, std::memory_order_relaxed);
@@ -412,7 +433,8 @@ Writer& process_writer() {
     // Static storage, never destroyed: threads may still record while the process leaves.
     alignas(Writer) static unsigned char storage[sizeof(Writer)];
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, [] { the_process_writer.store(new (storage) Writer, std::memory_order_release); });
+    pthread_once(&once,
+                 [] { the_process_writer.store(new (storage) Writer, std::memory_order_release); });
     writer = the_process_writer.load(std::memory_order_acquire);
   }
   return *writer;

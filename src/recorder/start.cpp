@@ -1,21 +1,22 @@
-// The recorder's beginning and end. The driver loads this library into a process in which it finds PyTorch, at the process's
-// first call into CUDA, and calls tonnage_torch_start; nothing else is needed, in Python and in C++ programs alike.
+// The recorder's beginning and end. The driver loads this library into a process in which it finds
+// PyTorch, at the process's first call into CUDA, and calls tonnage_torch_start; nothing else is
+// needed, in Python and in C++ programs alike.
 #include <cstdlib>
 
-#include "recorder/observe/allocator.h"
-#include "recorder/observe/operator_observer.h"
-#include "recorder/observe/labels.h"
-#include "recorder/values/mailbox.h"
-#include "recorder/observe/python_api.h"
 #include "abi/recorder_key.h"
+#include "recorder/observe/allocator.h"
+#include "recorder/observe/labels.h"
+#include "recorder/observe/operator_observer.h"
+#include "recorder/observe/python_api.h"
 #include "recorder/observe/stacks.h"
 #include "recorder/state.h"
+#include "recorder/values/mailbox.h"
 
 namespace tonnage::recorder {
 namespace {
 
-// The driver's own events get the thread's context; its first allocation for PyTorch is also the moment when the allocator is
-// known to be there, before that allocator's first event.
+// The driver's own events get the thread's context; its first allocation for PyTorch is also the
+// moment when the allocator is known to be there, before that allocator's first event.
 void fill_for_driver(tonnage::abi::MemoryEvent* event) noexcept {
   try {
     if (event->kind == tonnage::abi::EventKind::kDeviceAlloc) attach_allocator();
@@ -40,9 +41,12 @@ void at_process_end() {
 }  // namespace
 }  // namespace tonnage::recorder
 
-extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(const tonnage::abi::Bridge* bridge) {
+extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(
+    const tonnage::abi::Bridge* bridge) {
   using namespace tonnage;
-  if (!bridge || bridge->struct_bytes < sizeof(tonnage::abi::Bridge) || bridge->version != tonnage::abi::kBridgeVersion) return 1;
+  if (!bridge || bridge->struct_bytes < sizeof(tonnage::abi::Bridge) ||
+      bridge->version != tonnage::abi::kBridgeVersion)
+    return 1;
   if (recorder::recorder().bridge) return 0;
   try {
     recorder::Recorder& s = recorder::recorder();
@@ -58,7 +62,8 @@ extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(const 
     recorder::stacks_start(bridge);
     recorder::observe_operators();
     recorder::announce_rank();
-    if (recorder::python_api().present) recorder::fact("python_version=" + recorder::python_api().version);
+    if (recorder::python_api().present)
+      recorder::fact("python_version=" + recorder::python_api().version);
     bridge->set_context_provider(&recorder::fill_for_driver);
     std::atexit(&recorder::at_process_end);
     return 0;
@@ -67,7 +72,8 @@ extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(const 
   }
 }
 
-// For a process that is about to leave without its exit handlers (os._exit): what they would have written.
+// For a process that is about to leave without its exit handlers (os._exit): what they would have
+// written.
 extern "C" __attribute__((visibility("default"))) void tonnage_torch_finish() {
   if (tonnage::recorder::recorder().bridge) tonnage::recorder::at_process_end();
 }

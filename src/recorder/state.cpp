@@ -8,7 +8,8 @@ namespace {
 thread_local ThreadState* current_state = nullptr;
 thread_local bool thread_ended = false;
 
-// Frees the state with the thread; tensors that are freed even later find no state and are recorded without context.
+// Frees the state with the thread; tensors that are freed even later find no state and are recorded
+// without context.
 struct Reaper {
   ~Reaper() {
     thread_ended = true;

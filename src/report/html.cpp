@@ -48,18 +48,22 @@ std::string escape_for_script(const std::string& json) {
   return out;
 }
 
-std::string render_html(const std::vector<analysis::Explanation>& explanations, const HtmlLimits& limits) {
+std::string render_html(const std::vector<analysis::Explanation>& explanations,
+                        const HtmlLimits& limits) {
   std::string name = explanations.size() == 1 ? explanations[0].source : "";
-  if (const size_t slash = name.rfind('/'); slash != std::string::npos) name = name.substr(slash + 1);
-  const std::string title = name.empty() || name == "-" ? "Tonnage" : escape_text(name) + " – Tonnage";
+  if (const size_t slash = name.rfind('/'); slash != std::string::npos)
+    name = name.substr(slash + 1);
+  const std::string title =
+      name.empty() || name == "-" ? "Tonnage" : escape_text(name) + " – Tonnage";
   const std::string data = escape_for_script(html_data(explanations, limits));
-  const std::array<std::pair<std::string_view, std::string_view>, 7> parts = {{{"{{title}}", title},
-                                                                               {"{{uplot_css}}", uplot_css()},
-                                                                               {"{{css}}", page_css()},
-                                                                               {"{{uplot_js}}", uplot_js()},
-                                                                               {"{{data}}", data},
-                                                                               {"{{segments_js}}", segments_js()},
-                                                                               {"{{js}}", page_js()}}};
+  const std::array<std::pair<std::string_view, std::string_view>, 7> parts = {
+      {{"{{title}}", title},
+       {"{{uplot_css}}", uplot_css()},
+       {"{{css}}", page_css()},
+       {"{{uplot_js}}", uplot_js()},
+       {"{{data}}", data},
+       {"{{segments_js}}", segments_js()},
+       {"{{js}}", page_js()}}};
   // One pass over the page alone: what is filled in is never searched for places to fill.
   std::string out;
   std::string_view rest = page_html();

@@ -1,8 +1,10 @@
-// The report as one HTML file that needs nothing else: no request leaves it, and its content security policy forbids any.
+// The report as one HTML file that needs nothing else: no request leaves it, and its content
+// security policy forbids any.
 //
-// It holds the JSON report unchanged and, beside it, what the charts need: the timeline by category in at most kSeriesPoints shares
-// of the events (each at its own peak, so peaks are exact), the lives of all blocks and segments, from which the page makes the segment
-// map of any moment (html_lives.h), maps at chosen moments, and the live memory at the peak by stack and by module.
+// It holds the JSON report unchanged and, beside it, what the charts need: the timeline by category
+// in at most kSeriesPoints shares of the events (each at its own peak, so peaks are exact), the
+// lives of all blocks and segments, from which the page makes the segment map of any moment
+// (html_lives.h), maps at chosen moments, and the live memory at the peak by stack and by module.
 #pragma once
 
 #include <string>
@@ -13,19 +15,25 @@
 namespace tonnage::report {
 
 inline constexpr size_t kSeriesPoints = 2000;
-inline constexpr size_t kMapMoments = 16;      // of one device
-inline constexpr size_t kLivesBytes = 20 << 20; // of one page: beyond it, a moment that the reader holds shows the nearest stored map, and the page says so
-inline constexpr size_t kMapBlocks = 6000;     // of one map; beyond it, small neighbours in the same state are drawn as one
+inline constexpr size_t kMapMoments = 16;  // of one device
+inline constexpr size_t kLivesBytes =
+    20 << 20;  // of one page: beyond it, a moment that the reader holds shows the nearest stored
+               // map, and the page says so
+inline constexpr size_t kMapBlocks =
+    6000;  // of one map; beyond it, small neighbours in the same state are drawn as one
 
 struct HtmlLimits {
   size_t lives_bytes = kLivesBytes;
 };
 
-// Explanations of records and logs; several get a chooser. Cost: about one replay of the allocator's events for each map.
-std::string render_html(const std::vector<analysis::Explanation>& explanations, const HtmlLimits& limits = {});
+// Explanations of records and logs; several get a chooser. Cost: about one replay of the
+// allocator's events for each map.
+std::string render_html(const std::vector<analysis::Explanation>& explanations,
+                        const HtmlLimits& limits = {});
 
 // The data in the page as JSON, not yet escaped for HTML.
-std::string html_data(const std::vector<analysis::Explanation>& explanations, const HtmlLimits& limits = {});
+std::string html_data(const std::vector<analysis::Explanation>& explanations,
+                      const HtmlLimits& limits = {});
 
 // JSON that may stand inside a <script> element: no "<", ">", "&", U+2028 or U+2029 remain.
 std::string escape_for_script(const std::string& json);

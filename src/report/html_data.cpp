@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "analysis/diagnosis/fragmentation.h"
 #include "analysis/timeline/block_lives.h"
 #include "analysis/timeline/breakdown.h"
-#include "analysis/diagnosis/fragmentation.h"
 #include "report/html.h"
 #include "report/html_lives.h"
 #include "report/html_tree.h"
@@ -26,9 +26,12 @@ Json optional(const std::optional<T>& value) {
 Json to_value(const Finding& finding) {
   Json evidence = Json::array(), advice = Json::array();
   for (const Evidence& entry : finding.evidence)
-    evidence.push_back({{"text", entry.text}, {"site", site_text(entry.site)}, {"bytes", optional(entry.bytes)}});
+    evidence.push_back(
+        {{"text", entry.text}, {"site", site_text(entry.site)}, {"bytes", optional(entry.bytes)}});
   for (const Advice& entry : finding.advice)
-    advice.push_back({{"text", entry.text}, {"saves_bytes", optional(entry.saves_bytes)}, {"setting", entry.setting}});
+    advice.push_back({{"text", entry.text},
+                      {"saves_bytes", optional(entry.saves_bytes)},
+                      {"setting", entry.setting}});
   return {{"kind", finding_kind_name(finding.kind)},
           {"cause", cause_name(finding.cause)},
           {"primary", finding.primary},
@@ -44,10 +47,13 @@ Json to_value(const Finding& finding) {
 
 Json series_of(const Timeline& timeline, int device) {
   const auto points = category_series(timeline, device, kSeriesPoints);
-  Json event = Json::array(), time = Json::array(), allocated = Json::array(), reserved = Json::array(), total = Json::array();
+  Json event = Json::array(), time = Json::array(), allocated = Json::array(),
+       reserved = Json::array(), total = Json::array();
   Json by_category = Json::object();
   for (const Category category : kRowOrder) {
-    if (category == Category::kCached || category == Category::kOther || category == Category::kContext) continue;
+    if (category == Category::kCached || category == Category::kOther ||
+        category == Category::kContext)
+      continue;
     Json values = Json::array();
     bool any = false;
     for (const CategoryPoint& point : points) {
@@ -68,9 +74,12 @@ Json series_of(const Timeline& timeline, int device) {
   for (const Step& step : timeline.steps())
     if (step.complete) step_events.push_back({step.number, step.end_event, step.process});
   const bool has_device = timeline.devices().at(device).has_device;
-  return {{"event", std::move(event)},         {"time_ns", std::move(time)},
-          {"allocated", std::move(allocated)}, {"reserved", std::move(reserved)},
-          {"device", has_device ? std::move(total) : Json(nullptr)}, {"by_category", std::move(by_category)},
+  return {{"event", std::move(event)},
+          {"time_ns", std::move(time)},
+          {"allocated", std::move(allocated)},
+          {"reserved", std::move(reserved)},
+          {"device", has_device ? std::move(total) : Json(nullptr)},
+          {"by_category", std::move(by_category)},
           {"steps", std::move(step_events)}};
 }
 
@@ -94,7 +103,8 @@ class SiteTable {
   static std::string describe(const Site& site) {
     std::string text = site_text(site);
     for (const std::string* more : {&site.module, &site.op})
-      if (!more->empty() && text.find(*more) == std::string::npos) text += (text.empty() ? "" : " · ") + *more;
+      if (!more->empty() && text.find(*more) == std::string::npos)
+        text += (text.empty() ? "" : " · ") + *more;
     return text;
   }
   const Timeline& timeline_;
@@ -107,7 +117,8 @@ class AllocationIndex {
  public:
   AllocationIndex(const Timeline& timeline, int device) : allocations_(timeline.allocations()) {
     for (; old_ < allocations_.size() && allocations_[old_].before_history; ++old_)
-      if (allocations_[old_].device == device) old_at_.try_emplace({allocations_[old_].process, allocations_[old_].address}, old_);
+      if (allocations_[old_].device == device)
+        old_at_.try_emplace({allocations_[old_].process, allocations_[old_].address}, old_);
   }
   // alloc_event kNever: one that is older than the history, of which there is one at an address.
   const Allocation* find(uint64_t address, uint32_t alloc_event, uint32_t process) const {
@@ -115,8 +126,11 @@ class AllocationIndex {
       const auto old = old_at_.find({process, address});
       return old == old_at_.end() ? nullptr : &allocations_[old->second];
     }
-    const auto at = std::lower_bound(allocations_.begin() + static_cast<std::ptrdiff_t>(old_), allocations_.end(), alloc_event,
-                                     [](const Allocation& allocation, uint32_t wanted) { return allocation.alloc_event < wanted; });
+    const auto at = std::lower_bound(allocations_.begin() + static_cast<std::ptrdiff_t>(old_),
+                                     allocations_.end(), alloc_event,
+                                     [](const Allocation& allocation, uint32_t wanted) {
+                                       return allocation.alloc_event < wanted;
+                                     });
     return at != allocations_.end() && at->alloc_event == alloc_event ? &*at : nullptr;
   }
 
@@ -129,20 +143,29 @@ class AllocationIndex {
 Json to_value(const SegmentMap& map, const AllocationIndex& index, SiteTable& sites) {
   size_t blocks = 0;
   uint64_t bytes = 0;
-  for (const MapSegment& segment : map.segments) blocks += segment.blocks.size(), bytes += segment.size_bytes;
+  for (const MapSegment& segment : map.segments)
+    blocks += segment.blocks.size(), bytes += segment.size_bytes;
   // Blocks below this size are drawn together with their neighbour if both are in the same state.
   const uint64_t threshold = blocks > kMapBlocks ? 4 * bytes / kMapBlocks : 0;
   Json segments = Json::array();
   for (const MapSegment& segment : map.segments) {
     Json drawn = Json::array();
-    struct Drawn { uint64_t size = 0; int state = -1; const char* category = ""; uint64_t count = 0; int64_t site = -1; } last;
+    struct Drawn {
+      uint64_t size = 0;
+      int state = -1;
+      const char* category = "";
+      uint64_t count = 0;
+      int64_t site = -1;
+    } last;
     auto flush = [&] {
-      if (last.count > 0) drawn.push_back({last.size, last.state, last.category, last.count, last.site});
+      if (last.count > 0)
+        drawn.push_back({last.size, last.state, last.category, last.count, last.site});
       last = {};
     };
     for (const MapBlock& block : segment.blocks) {
       const int state = static_cast<int>(block.state);
-      if (last.count > 0 && block.size_bytes < threshold && last.size < threshold && last.state == state) {
+      if (last.count > 0 && block.size_bytes < threshold && last.size < threshold &&
+          last.state == state) {
         last.size += block.size_bytes;
         ++last.count;
         last.site = -1;
@@ -157,25 +180,36 @@ Json to_value(const SegmentMap& map, const AllocationIndex& index, SiteTable& si
     }
     flush();
     char address[32];
-    std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(segment.address));
-    segments.push_back({{"address", address}, {"bytes", segment.size_bytes}, {"stream", segment.stream}, {"expandable", segment.expandable},
-                        {"small", segment.small_pool}, {"live", segment.live_bytes}, {"pending", segment.pending_bytes},
-                        {"free", segment.free_bytes}, {"largest_free", segment.largest_free_bytes}, {"blocks", std::move(drawn)}});
+    std::snprintf(address, sizeof address, "0x%llx",
+                  static_cast<unsigned long long>(segment.address));
+    segments.push_back({{"address", address},
+                        {"bytes", segment.size_bytes},
+                        {"stream", segment.stream},
+                        {"expandable", segment.expandable},
+                        {"small", segment.small_pool},
+                        {"live", segment.live_bytes},
+                        {"pending", segment.pending_bytes},
+                        {"free", segment.free_bytes},
+                        {"largest_free", segment.largest_free_bytes},
+                        {"blocks", std::move(drawn)}});
   }
   const Fragmentation split = measure_fragmentation(map);
-  return {{"process", map.process},
-          {"merged", threshold > 0},
-          {"reserved", split.reserved}, {"requested", split.requested}, {"rounding", split.rounding}, {"pending", split.pending},
-          {"cached", split.cached}, {"pinned", split.pinned},
+  return {{"process", map.process},         {"merged", threshold > 0},
+          {"reserved", split.reserved},     {"requested", split.requested},
+          {"rounding", split.rounding},     {"pending", split.pending},
+          {"cached", split.cached},         {"pinned", split.pinned},
           {"segments", std::move(segments)}};
 }
 
 // The moments that a reader asks about: peaks, failures, the ends of steps, the end.
-std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& explanation, const DeviceReport& device, bool any_moment) {
+std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& explanation,
+                                                         const DeviceReport& device,
+                                                         bool any_moment) {
   const Timeline& timeline = *explanation.timeline;
   std::vector<std::pair<std::string, uint64_t>> moments;
   auto add = [&](const std::string& label, uint64_t event) {
-    if (moments.size() < kMapMoments && std::ranges::none_of(moments, [&](const auto& moment) { return moment.second == event; }))
+    if (moments.size() < kMapMoments &&
+        std::ranges::none_of(moments, [&](const auto& moment) { return moment.second == event; }))
       moments.emplace_back(label, event);
   };
   if (device.allocated) add("peak of allocated", device.allocated->moment.event);
@@ -187,18 +221,25 @@ std::vector<std::pair<std::string, uint64_t>> moments_of(const Explanation& expl
   for (const Step& step : timeline.steps())
     if (step.complete && step.end_event > 0) steps.push_back(&step);
   const size_t stride = std::max<size_t>(1, (steps.size() + 3) / 4);
-  for (size_t i = 0; i < steps.size(); i += stride) add("end of step " + std::to_string(steps[i]->number), steps[i]->end_event - 1);
+  for (size_t i = 0; i < steps.size(); i += stride)
+    add("end of step " + std::to_string(steps[i]->number), steps[i]->end_event - 1);
   if (any_moment) return moments;
   // The rest at equal distances, so that one is near whatever moment the reader chooses.
   const size_t rest = kMapMoments - moments.size();
-  for (size_t i = 1; i <= rest && samples.size() > rest; ++i) add("on the way", samples[samples.size() * i / (rest + 1)].event);
+  for (size_t i = 1; i <= rest && samples.size() > rest; ++i)
+    add("on the way", samples[samples.size() * i / (rest + 1)].event);
   return moments;
 }
 
 bool same_map(const SegmentMap& a, const SegmentMap& b) {
   return std::ranges::equal(a.segments, b.segments, [](const MapSegment& x, const MapSegment& y) {
-    return x.address == y.address && x.size_bytes == y.size_bytes && x.stream == y.stream && x.expandable == y.expandable &&
-           std::ranges::equal(x.blocks, y.blocks, [](const MapBlock& m, const MapBlock& n) { return m.address == n.address && m.size_bytes == n.size_bytes && m.requested_bytes == n.requested_bytes && m.state == n.state && m.alloc_event == n.alloc_event; });
+    return x.address == y.address && x.size_bytes == y.size_bytes && x.stream == y.stream &&
+           x.expandable == y.expandable &&
+           std::ranges::equal(x.blocks, y.blocks, [](const MapBlock& m, const MapBlock& n) {
+             return m.address == n.address && m.size_bytes == n.size_bytes &&
+                    m.requested_bytes == n.requested_bytes && m.state == n.state &&
+                    m.alloc_event == n.alloc_event;
+           });
   });
 }
 
@@ -206,9 +247,10 @@ uint64_t order_of(Category category) {
   return static_cast<uint64_t>(std::ranges::find(kRowOrder, category) - std::begin(kRowOrder));
 }
 
-// The lives of the blocks of each process; null if they are too much for the page, or (events that contradict each other) are not what a
-// replay gives. budget: what is left of it.
-Json lives_of(const Explanation& explanation, const DeviceReport& device, const AllocationIndex& index, SiteTable& sites, size_t& budget) {
+// The lives of the blocks of each process; null if they are too much for the page, or (events that
+// contradict each other) are not what a replay gives. budget: what is left of it.
+Json lives_of(const Explanation& explanation, const DeviceReport& device,
+              const AllocationIndex& index, SiteTable& sites, size_t& budget) {
   const Timeline& timeline = *explanation.timeline;
   Json out = Json::array();
   size_t left = budget;
@@ -216,13 +258,19 @@ Json lives_of(const Explanation& explanation, const DeviceReport& device, const 
     if (key.second != device.index || peak.reserved == 0) continue;
     const BlockLives lives = block_lives(timeline, device.index, key.first);
     for (const auto& [label, event] : moments_of(explanation, device, true))
-      if (!same_map(map_of(lives, event), segment_map_at(timeline, device.index, key.first, event))) return nullptr;
-    auto encoded = encode_lives(lives, [&](const BlockLife& life) {
-      const Allocation* allocation = index.find(life.address, life.alloc_event, lives.process);
-      return std::pair(order_of(allocation ? allocation->category : Category::kUnknown), sites.of_event(life.alloc_event, life.stack));
-    }, left);
+      if (!same_map(map_of(lives, event), segment_map_at(timeline, device.index, key.first, event)))
+        return nullptr;
+    auto encoded = encode_lives(
+        lives,
+        [&](const BlockLife& life) {
+          const Allocation* allocation = index.find(life.address, life.alloc_event, lives.process);
+          return std::pair(order_of(allocation ? allocation->category : Category::kUnknown),
+                           sites.of_event(life.alloc_event, life.stack));
+        },
+        left);
     if (!encoded) return nullptr;
-    for (const char* part : {"segments", "shapes", "blocks"}) left -= std::min(left, (*encoded)[part].get_ref<const std::string&>().size());
+    for (const char* part : {"segments", "shapes", "blocks"})
+      left -= std::min(left, (*encoded)[part].get_ref<const std::string&>().size());
     out.push_back(std::move(*encoded));
   }
   budget = left;
@@ -239,7 +287,8 @@ Json device_data(const Explanation& explanation, const DeviceReport& device, siz
     lives = lives_of(explanation, device, index, sites, lives_budget);
     for (const auto& [label, event] : moments_of(explanation, device, !lives.is_null())) {
       for (const auto& [key, peak] : timeline.processes()) {
-        if (key.second != device.index || peak.reserved == 0 || maps.size() >= 2 * kMapMoments) continue;
+        if (key.second != device.index || peak.reserved == 0 || maps.size() >= 2 * kMapMoments)
+          continue;
         const SegmentMap map = segment_map_at(timeline, device.index, key.first, event);
         if (map.segments.empty()) continue;
         Json value = to_value(map, index, sites);
@@ -253,8 +302,10 @@ Json device_data(const Explanation& explanation, const DeviceReport& device, siz
   out["maps"] = std::move(maps);
   out["sites"] = sites.texts();
   const auto& peak = device.allocated;
-  out["by_stack"] = peak ? tree_by_stack(timeline, device.index, peak->moment.event) : Json(nullptr);
-  out["by_module"] = peak ? tree_by_module(timeline, device.index, peak->moment.event) : Json(nullptr);
+  out["by_stack"] =
+      peak ? tree_by_stack(timeline, device.index, peak->moment.event) : Json(nullptr);
+  out["by_module"] =
+      peak ? tree_by_module(timeline, device.index, peak->moment.event) : Json(nullptr);
   return out;
 }
 
@@ -263,7 +314,8 @@ Json to_value(const Explanation& explanation, size_t& lives_budget) {
   for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
   if (explanation.report && explanation.timeline) {
     for (const DeviceReport& device : explanation.report->devices)
-      if (explanation.timeline->devices().contains(device.index)) devices.push_back(device_data(explanation, device, lives_budget));
+      if (explanation.timeline->devices().contains(device.index))
+        devices.push_back(device_data(explanation, device, lives_budget));
   }
   Json order = Json::array();
   for (const Category category : kRowOrder) order.push_back(category_name(category));
@@ -274,7 +326,8 @@ Json to_value(const Explanation& explanation, size_t& lives_budget) {
           {"notes", explanation.notes},
           {"category_order", std::move(order)},
           {"charts", std::move(devices)},
-          {"report", explanation.report ? Json::parse(to_json(*explanation.report, -1)) : Json(nullptr)}};
+          {"report",
+           explanation.report ? Json::parse(to_json(*explanation.report, -1)) : Json(nullptr)}};
 }
 
 }  // namespace
@@ -282,8 +335,10 @@ Json to_value(const Explanation& explanation, size_t& lives_budget) {
 std::string html_data(const std::vector<Explanation>& explanations, const HtmlLimits& limits) {
   Json list = Json::array();
   size_t lives_budget = limits.lives_bytes;
-  for (const Explanation& explanation : explanations) list.push_back(to_value(explanation, lives_budget));
-  return Json{{"map_blocks", kMapBlocks}, {"explanations", std::move(list)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (const Explanation& explanation : explanations)
+    list.push_back(to_value(explanation, lives_budget));
+  return Json{{"map_blocks", kMapBlocks}, {"explanations", std::move(list)}}.dump(
+      -1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace tonnage::report

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using namespace analysis;
 
-constexpr size_t kMaxDepth = 100;   // of runaway recursion only the outer part is shown
+constexpr size_t kMaxDepth = 100;     // of runaway recursion only the outer part is shown
 constexpr uint64_t kSmallest = 2000;  // a child needs this part of the root
 
 struct Node {
@@ -35,7 +35,8 @@ struct Node {
 Json to_value(const std::string& name, const Node& node, uint64_t total) {
   std::vector<const std::pair<const std::string, std::unique_ptr<Node>>*> order;
   for (const auto& entry : node.children) order.push_back(&entry);
-  std::ranges::stable_sort(order, [](const auto* a, const auto* b) { return a->second->bytes > b->second->bytes; });
+  std::ranges::stable_sort(
+      order, [](const auto* a, const auto* b) { return a->second->bytes > b->second->bytes; });
   Json children = Json::array();
   uint64_t small_bytes = 0, small_count = 0;
   for (const auto* entry : order) {
@@ -46,16 +47,23 @@ Json to_value(const std::string& name, const Node& node, uint64_t total) {
       children.push_back(to_value(entry->first, *entry->second, total));
     }
   }
-  if (small_count > 0) children.push_back({{"n", "(smaller ones)"}, {"b", small_bytes}, {"c", small_count}, {"g", "unknown"}});
-  const auto most = std::max_element(std::begin(node.by_category), std::end(node.by_category)) - std::begin(node.by_category);
-  Json out = {{"n", name}, {"b", node.bytes}, {"c", node.count}, {"g", category_name(static_cast<Category>(most))}};
+  if (small_count > 0)
+    children.push_back(
+        {{"n", "(smaller ones)"}, {"b", small_bytes}, {"c", small_count}, {"g", "unknown"}});
+  const auto most = std::max_element(std::begin(node.by_category), std::end(node.by_category)) -
+                    std::begin(node.by_category);
+  Json out = {{"n", name},
+              {"b", node.bytes},
+              {"c", node.count},
+              {"g", category_name(static_cast<Category>(most))}};
   if (!children.empty()) out["k"] = std::move(children);
   return out;
 }
 
 std::string frame_text(const record::Record& record, const abi::Frame& frame) {
   std::string file = record.string(frame.file);
-  if (const size_t slash = file.rfind('/'); slash != std::string::npos) file = file.substr(slash + 1);
+  if (const size_t slash = file.rfind('/'); slash != std::string::npos)
+    file = file.substr(slash + 1);
   std::string text = record.string(frame.function);
   if (!file.empty()) {
     if (!text.empty()) text += "  ";
@@ -80,7 +88,9 @@ std::vector<std::string> shown_frames(const record::Record& record, uint32_t sta
 }
 
 const abi::MemoryEvent* event_of(const record::Record& record, const Allocation& allocation) {
-  return allocation.before_history || allocation.alloc_event >= record.events.size() ? nullptr : &record.events[allocation.alloc_event];
+  return allocation.before_history || allocation.alloc_event >= record.events.size()
+             ? nullptr
+             : &record.events[allocation.alloc_event];
 }
 
 }  // namespace
@@ -95,9 +105,12 @@ Json tree_by_stack(const Timeline& timeline, int device, uint64_t event) {
     Node* node = &root;
     node->add(allocation);
     for (const std::string& name : at->second) (node = &node->child(name))->add(allocation);
-    if (at->second.empty()) (node = &node->child(allocation.before_history ? "(older than the history)" : "(no stack)"))->add(allocation);
+    if (at->second.empty())
+      (node = &node->child(allocation.before_history ? "(older than the history)" : "(no stack)"))
+          ->add(allocation);
     const abi::MemoryEvent* made_by = event_of(record, allocation);
-    if (made_by && made_by->op != abi::kNoId) node->child(record.string(made_by->op)).add(allocation);
+    if (made_by && made_by->op != abi::kNoId)
+      node->child(record.string(made_by->op)).add(allocation);
   });
   return to_value("allocated", root, root.bytes);
 }

@@ -17,11 +17,16 @@ Json text(const std::string& value) { return value.empty() ? Json(nullptr) : Jso
 
 Json to_value(const Place& place) {
   if (!place.known()) return nullptr;
-  return {{"file", place.file}, {"line", place.line > 0 ? Json(place.line) : Json(nullptr)}, {"function", text(place.function)}};
+  return {{"file", place.file},
+          {"line", place.line > 0 ? Json(place.line) : Json(nullptr)},
+          {"function", text(place.function)}};
 }
 
 Json to_value(const Site& site) {
-  return {{"line", to_value(site.line)}, {"user_line", to_value(site.user_line)}, {"op", text(site.op)}, {"module", text(site.module)}};
+  return {{"line", to_value(site.line)},
+          {"user_line", to_value(site.user_line)},
+          {"op", text(site.op)},
+          {"module", text(site.module)}};
 }
 
 Json to_value(const Moment& moment) {
@@ -42,15 +47,20 @@ Json to_value(const Breakdown& breakdown) {
                     {"confidence", row.confidence},
                     {"modelled", row.modelled}});
   }
-  return {{"total_bytes", breakdown.total_bytes},   {"total_is_device", breakdown.total_is_device},
-          {"allocated_bytes", breakdown.allocated_bytes}, {"reserved_bytes", breakdown.reserved_bytes},
-          {"requested_bytes", breakdown.requested_bytes}, {"pending_bytes", breakdown.pending_bytes},
+  return {{"total_bytes", breakdown.total_bytes},
+          {"total_is_device", breakdown.total_is_device},
+          {"allocated_bytes", breakdown.allocated_bytes},
+          {"reserved_bytes", breakdown.reserved_bytes},
+          {"requested_bytes", breakdown.requested_bytes},
+          {"pending_bytes", breakdown.pending_bytes},
           {"rows", std::move(rows)}};
 }
 
 Json to_value(const std::optional<Peak>& peak) {
   if (!peak) return nullptr;
-  return {{"bytes", peak->bytes}, {"moment", to_value(peak->moment)}, {"breakdown", to_value(peak->breakdown)}};
+  return {{"bytes", peak->bytes},
+          {"moment", to_value(peak->moment)},
+          {"breakdown", to_value(peak->breakdown)}};
 }
 
 Json to_value(const LiveGroup& group) {
@@ -84,7 +94,10 @@ Json to_value(const OutOfMemory& oom) {
 }
 
 Json to_value(const LineCount& line, bool sizes) {
-  Json out = {{"count", line.count}, {"bytes", line.bytes}, {"name", text(line.name)}, {"site", to_value(line.site)}};
+  Json out = {{"count", line.count},
+              {"bytes", line.bytes},
+              {"name", text(line.name)},
+              {"site", to_value(line.site)}};
   if (sizes) out["taken"] = line.taken;
   return out;
 }
@@ -109,7 +122,9 @@ const char* verdict_name(Verdict verdict) {
 }
 
 Json to_value(const Series& series) {
-  Json out = {{"event", series.event}, {"time_ns", series.time_ns}, {"allocated_bytes", series.allocated},
+  Json out = {{"event", series.event},
+              {"time_ns", series.time_ns},
+              {"allocated_bytes", series.allocated},
               {"reserved_bytes", series.reserved}};
   out["device_bytes"] = series.has_device ? Json(series.device) : Json(nullptr);
   out["step_marks"] = series.step_marks;
@@ -125,24 +140,25 @@ Json to_value(const DeviceReport& device) {
                         {"tonnage", optional(check.ours)},
                         {"equal", check.ours ? Json(check.equal()) : Json(nullptr)}});
   }
-  return {{"index", device.index},
-          {"name", text(device.name)},
-          {"total_bytes", optional(device.total_bytes)},
-          {"verdict", verdict_name(device.verdict)},
-          {"headroom_bytes", optional(device.headroom_bytes)},
-          {"uses_pytorch", device.uses_pytorch},
-          {"allocations", device.allocations},
-          {"peak_allocated", to_value(device.allocated)},
-          {"peak_reserved", to_value(device.reserved)},
-          {"peak_device", to_value(device.device)},
-          {"context_bytes_modelled", device.device ? Json(device.context_bytes) : Json(nullptr)},
-          {"device_bytes_by_kind", device.device ? Json(device.device_bytes_by_kind) : Json(nullptr)},
-          {"largest", list(device.largest)},
-          {"steps", list(device.steps)},
-          {"out_of_memory", list(device.out_of_memory)},
-          {"retries", device.retries},
-          {"counters", std::move(counters)},
-          {"series", to_value(device.series)}};
+  return {
+      {"index", device.index},
+      {"name", text(device.name)},
+      {"total_bytes", optional(device.total_bytes)},
+      {"verdict", verdict_name(device.verdict)},
+      {"headroom_bytes", optional(device.headroom_bytes)},
+      {"uses_pytorch", device.uses_pytorch},
+      {"allocations", device.allocations},
+      {"peak_allocated", to_value(device.allocated)},
+      {"peak_reserved", to_value(device.reserved)},
+      {"peak_device", to_value(device.device)},
+      {"context_bytes_modelled", device.device ? Json(device.context_bytes) : Json(nullptr)},
+      {"device_bytes_by_kind", device.device ? Json(device.device_bytes_by_kind) : Json(nullptr)},
+      {"largest", list(device.largest)},
+      {"steps", list(device.steps)},
+      {"out_of_memory", list(device.out_of_memory)},
+      {"retries", device.retries},
+      {"counters", std::move(counters)},
+      {"series", to_value(device.series)}};
 }
 
 Json to_value(const ProcessReport& process) {
@@ -164,7 +180,9 @@ Json to_value(const ProcessReport& process) {
 std::string to_json(const Report& report, int indent) {
   Json messages = Json::array();
   for (const Message& message : report.messages)
-    messages.push_back({{"text", message.text}, {"level", message.warning ? "warning" : "note"}, {"count", message.count}});
+    messages.push_back({{"text", message.text},
+                        {"level", message.warning ? "warning" : "note"},
+                        {"count", message.count}});
   Json unknown = Json::array(), assumed = Json::array();
   for (const LineCount& line : report.unknown_reads) unknown.push_back(to_value(line, false));
   for (const LineCount& line : report.assumed_sizes) assumed.push_back(to_value(line, true));
@@ -179,7 +197,8 @@ std::string to_json(const Report& report, int indent) {
               {"verdict", verdict_name(report.verdict)},
               {"events", report.events},
               {"launches", optional(report.launches)},
-              {"host_pinned_peak_bytes", report.from_snapshot ? Json(nullptr) : Json(report.host_pinned_peak_bytes)},
+              {"host_pinned_peak_bytes",
+               report.from_snapshot ? Json(nullptr) : Json(report.host_pinned_peak_bytes)},
               {"devices", list(report.devices)},
               {"processes", list(report.processes)},
               {"stub_calls", report.stub_calls},

@@ -1,4 +1,5 @@
-// The report as JSON: bytes are integers, what is not known is null, "schema" is a number that grows with the format.
+// The report as JSON: bytes are integers, what is not known is null, "schema" is a number that
+// grows with the format.
 #pragma once
 
 #include <string>

@@ -11,7 +11,11 @@ namespace {
 // Length of the valid UTF-8 sequence at the start of the text; 0 if there is none.
 size_t sequence_length(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  size_t n = lead < 0x80 ? 1 : (lead >> 5) == 6 && lead >= 0xc2 ? 2 : (lead >> 4) == 14 ? 3 : (lead >> 3) == 30 && lead <= 0xf4 ? 4 : 0;
+  size_t n = lead < 0x80                         ? 1
+             : (lead >> 5) == 6 && lead >= 0xc2  ? 2
+             : (lead >> 4) == 14                 ? 3
+             : (lead >> 3) == 30 && lead <= 0xf4 ? 4
+                                                 : 0;
   if (n == 0 || n > text.size()) return 0;
   for (size_t i = 1; i < n; ++i) {
     if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
@@ -47,7 +51,9 @@ std::string format_bytes(uint64_t bytes) {
 }
 
 int columns(std::string_view text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
 std::string Style::clean(std::string_view text) const {
@@ -56,7 +62,8 @@ std::string Style::clean(std::string_view text) const {
     const size_t n = sequence_length(text.substr(i));
     const auto lead = static_cast<unsigned char>(text[i]);
     // C1 control characters are two bytes in UTF-8, and terminals obey them too.
-    const bool control = lead < 0x20 || lead == 0x7f || (n == 2 && lead == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
+    const bool control = lead < 0x20 || lead == 0x7f ||
+                         (n == 2 && lead == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
     if (n == 0 || control || (n > 1 && !options_.unicode)) {
       out += '?';
     } else {
@@ -97,7 +104,9 @@ std::string Style::fit(std::string_view text, int cells, bool keep_end) const {
   const std::string cleaned = clean(text);
   const int have = columns(cleaned), mark = columns(ellipsis());
   if (have <= cells) return cleaned;
-  if (cells <= mark) return std::string(ellipsis().substr(0, options_.unicode ? std::string_view::npos : std::max(cells, 0)));
+  if (cells <= mark)
+    return std::string(
+        ellipsis().substr(0, options_.unicode ? std::string_view::npos : std::max(cells, 0)));
   const int keep = cells - mark;
   const int skip = keep_end ? have - keep : 0;
   std::string kept;
@@ -140,13 +149,15 @@ std::string Style::place(const analysis::Place& place, bool function) const {
   if (!place.known()) return "";
   std::string out = clean(short_path(place.file, ellipsis()));
   if (place.line > 0) out += fmt::format(":{}", place.line);
-  if (function && !place.function.empty() && place.function != "<module>") out += " in " + clean(place.function);
+  if (function && !place.function.empty() && place.function != "<module>")
+    out += " in " + clean(place.function);
   return out;
 }
 
 std::string Style::site(const analysis::Site& site, bool function) const {
   std::string out;
-  if (site.user_line.known() && (site.user_line.file != site.line.file || site.user_line.line != site.line.line)) {
+  if (site.user_line.known() &&
+      (site.user_line.file != site.line.file || site.user_line.line != site.line.line)) {
     // The user's line tells which package it is; the file's name alone is enough for the line inside.
     analysis::Place line = site.line;
     line.file = line.file.substr(line.file.rfind('/') + 1);

@@ -1,4 +1,5 @@
-// How the text report writes things: bytes, places, colours, bars, and characters that any terminal can show.
+// How the text report writes things: bytes, places, colours, bars, and characters that any terminal
+// can show.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +29,15 @@ class Style {
   std::string fit(std::string_view text, int cells, bool keep_end = false) const;
   std::string left(std::string_view text, int cells) const;   // padded on the right
   std::string right(std::string_view text, int cells) const;  // padded on the left
-  // "blocks.py:63 in forward"; "" if no line is known. site: with the user's own line in brackets if that is another.
+  // "blocks.py:63 in forward"; "" if no line is known. site: with the user's own line in brackets
+  // if that is another.
   std::string place(const analysis::Place& place, bool function = true) const;
   // The same with module and operator behind it.
   std::string site(const analysis::Site& site, bool function = false) const;
 
  private:
-  // Text of strangers (file names, messages): control characters and what is not UTF-8 become '?', in ASCII all that is not ASCII.
+  // Text of strangers (file names, messages): control characters and what is not UTF-8 become '?',
+  // in ASCII all that is not ASCII.
   std::string clean(std::string_view text) const;
   TextOptions options_;
 

@@ -47,14 +47,18 @@ std::string when(const Moment& moment) {
   return out;
 }
 
-std::string card(const DeviceReport& device) { return device.name.empty() ? fmt::format("GPU {}", device.index) : device.name; }
+std::string card(const DeviceReport& device) {
+  return device.name.empty() ? fmt::format("GPU {}", device.index) : device.name;
+}
 
 // The device that the headline is about: one that does not fit, else the fullest.
 const DeviceReport* leading_device(const Report& report) {
   const DeviceReport* best = nullptr;
   auto rank = [](const DeviceReport& d) {
     const uint64_t peak = d.device ? d.device->bytes : d.reserved ? d.reserved->bytes : 0;
-    const double share = d.total_bytes ? static_cast<double>(peak) / static_cast<double>(*d.total_bytes) : static_cast<double>(peak) * 1e-30;
+    const double share = d.total_bytes
+                             ? static_cast<double>(peak) / static_cast<double>(*d.total_bytes)
+                             : static_cast<double>(peak) * 1e-30;
     return (d.verdict == Verdict::kDoesNotFit ? 10.0 : 0.0) + share;
   };
   for (const DeviceReport& device : report.devices) {
@@ -77,25 +81,34 @@ std::string oom_sentence(const OutOfMemory& oom, const Style& style) {
 
 std::string headline_text(const Report& report, const Style& style) {
   const DeviceReport* device = leading_device(report);
-  if (device == nullptr || (!device->device && !device->reserved && device->out_of_memory.empty())) return "No GPU memory was used";
-  const std::string which = report.devices.size() > 1 ? fmt::format("{} (GPU {})", card(*device), device->index) : card(*device);
+  if (device == nullptr || (!device->device && !device->reserved && device->out_of_memory.empty()))
+    return "No GPU memory was used";
+  const std::string which = report.devices.size() > 1
+                                ? fmt::format("{} (GPU {})", card(*device), device->index)
+                                : card(*device);
   if (device->verdict == Verdict::kDoesNotFit) {
     std::string out = "Does not fit: ";
     out += style.safe(which);
     if (device->total_bytes) out += fmt::format(" ({})", format_bytes(*device->total_bytes));
-    if (device->out_of_memory.empty()) return out + fmt::format(", the peak is {}", format_bytes(device->device->bytes));
+    if (device->out_of_memory.empty())
+      return out + fmt::format(", the peak is {}", format_bytes(device->device->bytes));
     return out + " ran out of memory: " + oom_sentence(device->out_of_memory.back(), style);
   }
   if (device->verdict == Verdict::kFits && device->device) {
-    std::string out = fmt::format("Fits: peak {} of {}, {} to spare", format_bytes(device->device->bytes),
-                                  format_bytes(*device->total_bytes), format_bytes(device->headroom_bytes.value_or(0)));
-    if (report.devices.size() > 1) return out + fmt::format(", on the fullest of {} GPUs ({})", report.devices.size(), device->index);
+    std::string out = fmt::format(
+        "Fits: peak {} of {}, {} to spare", format_bytes(device->device->bytes),
+        format_bytes(*device->total_bytes), format_bytes(device->headroom_bytes.value_or(0)));
+    if (report.devices.size() > 1)
+      return out +
+             fmt::format(", on the fullest of {} GPUs ({})", report.devices.size(), device->index);
     return device->name.empty() ? out : out + " on " + style.safe(device->name);
   }
   if (device->reserved)
-    return fmt::format("Peak {} allocated, {} reserved by PyTorch on {}", format_bytes(device->allocated->bytes),
+    return fmt::format("Peak {} allocated, {} reserved by PyTorch on {}",
+                       format_bytes(device->allocated->bytes),
                        format_bytes(device->reserved->bytes), style.safe(which));
-  if (device->device) return fmt::format("Peak {} on {}", format_bytes(device->device->bytes), style.safe(which));
+  if (device->device)
+    return fmt::format("Peak {} on {}", format_bytes(device->device->bytes), style.safe(which));
   return "No GPU memory was used";
 }
 
@@ -104,13 +117,14 @@ class Writer {
   Writer(const Report& report, const TextOptions& options) : report_(report), style_(options) {}
 
   std::string run() {
-    const Color color = report_.verdict == Verdict::kFits        ? Color::kGreen
+    const Color color = report_.verdict == Verdict::kFits         ? Color::kGreen
                         : report_.verdict == Verdict::kDoesNotFit ? Color::kRed
                                                                   : Color::kBold;
     wrap(headline_text(report_, style_), color);
     std::vector<const DeviceReport*> used;
     for (const DeviceReport& device : report_.devices) {
-      if (device.device || device.reserved || !device.out_of_memory.empty()) used.push_back(&device);
+      if (device.device || device.reserved || !device.out_of_memory.empty())
+        used.push_back(&device);
     }
     if (used.size() > 2) {
       // Many devices do much the same: a table of all, and the whole story of the one that decides.
@@ -131,7 +145,8 @@ class Writer {
   }
 
   // Breaks at spaces, so that no word is cut; continuation lines are indented.
-  void wrap(const std::string& text, Color color = Color::kNone, int indent = 0, std::string_view first = "") {
+  void wrap(const std::string& text, Color color = Color::kNone, int indent = 0,
+            std::string_view first = "") {
     std::string current(first);
     int used = columns(current);
     const std::string margin(indent, ' ');
@@ -169,16 +184,22 @@ class Writer {
 
   void write_device_table(const std::vector<const DeviceReport*>& devices) {
     line();
-    line(style_.paint("  GPU  " + style_.left("card", 22) + style_.right("allocated", 12) + style_.right("reserved", 12) +
-                          style_.right("device", 12) + style_.right("to spare", 14),
+    line(style_.paint("  GPU  " + style_.left("card", 22) + style_.right("allocated", 12) +
+                          style_.right("reserved", 12) + style_.right("device", 12) +
+                          style_.right("to spare", 14),
                       Color::kDim));
-    auto peak = [](const std::optional<Peak>& value) { return value ? format_bytes(value->bytes) : std::string(); };
+    auto peak = [](const std::optional<Peak>& value) {
+      return value ? format_bytes(value->bytes) : std::string();
+    };
     for (const DeviceReport* device : devices) {
       const bool fits = device->verdict != Verdict::kDoesNotFit;
-      const std::string spare = !fits ? "does not fit" : device->headroom_bytes ? format_bytes(*device->headroom_bytes) : "";
-      line("  " + style_.right(fmt::format("{}", device->index), 3) + "  " + style_.left(card(*device), 22) +
-           style_.right(peak(device->allocated), 12) + style_.right(peak(device->reserved), 12) +
-           style_.right(peak(device->device), 12) + style_.paint(style_.right(spare, 14), fits ? Color::kNone : Color::kRed));
+      const std::string spare = !fits                    ? "does not fit"
+                                : device->headroom_bytes ? format_bytes(*device->headroom_bytes)
+                                                         : "";
+      line("  " + style_.right(fmt::format("{}", device->index), 3) + "  " +
+           style_.left(card(*device), 22) + style_.right(peak(device->allocated), 12) +
+           style_.right(peak(device->reserved), 12) + style_.right(peak(device->device), 12) +
+           style_.paint(style_.right(spare, 14), fits ? Color::kNone : Color::kRed));
     }
   }
 
@@ -188,8 +209,10 @@ class Writer {
     if (!device.name.empty()) head += "  " + style_.safe(device.name);
     if (device.total_bytes) head += std::string(style_.dot()) + format_bytes(*device.total_bytes);
     if (report_.devices.size() > 1) {
-      if (device.verdict == Verdict::kFits && device.headroom_bytes) head += std::string(style_.dot()) + format_bytes(*device.headroom_bytes) + " to spare";
-      if (device.verdict == Verdict::kDoesNotFit) head += std::string(style_.dot()) + "does not fit";
+      if (device.verdict == Verdict::kFits && device.headroom_bytes)
+        head += std::string(style_.dot()) + format_bytes(*device.headroom_bytes) + " to spare";
+      if (device.verdict == Verdict::kDoesNotFit)
+        head += std::string(style_.dot()) + "does not fit";
     }
     line(style_.paint(head, Color::kBold));
     if (device.allocated) write_peak("allocated peak", *device.allocated);
@@ -197,7 +220,8 @@ class Writer {
     if (device.device) {
       write_peak("device peak", *device.device);
       if (device.context_bytes > 0)
-        line(fmt::format("  {}  {} of it context and machine code (modelled)", std::string(kNameCells - 4, ' '),
+        line(fmt::format("  {}  {} of it context and machine code (modelled)",
+                         std::string(kNameCells - 4, ' '),
                          style_.right(format_bytes(device.context_bytes), kBytesCells)));
     }
     write_out_of_memory(device);
@@ -213,9 +237,11 @@ class Writer {
 
   void write_peak(std::string_view name, const Peak& peak) {
     std::string text = when(peak.moment);
-    if (const std::string site = style_.site(peak.moment.site); !site.empty()) text += (text.empty() ? "" : "  ") + site;
-    line("  " + style_.left(name, kNameCells - 4) + "  " + style_.paint(style_.right(format_bytes(peak.bytes), kBytesCells), Color::kBold) +
-         "  " + style_.fit(text, style_.width() - kNameCells - kBytesCells - 2));
+    if (const std::string site = style_.site(peak.moment.site); !site.empty())
+      text += (text.empty() ? "" : "  ") + site;
+    line("  " + style_.left(name, kNameCells - 4) + "  " +
+         style_.paint(style_.right(format_bytes(peak.bytes), kBytesCells), Color::kBold) + "  " +
+         style_.fit(text, style_.width() - kNameCells - kBytesCells - 2));
   }
 
   void write_out_of_memory(const DeviceReport& device) {
@@ -227,43 +253,58 @@ class Writer {
         wrap(oom_sentence(oom, style_), Color::kRed, 4, "    ");
         std::string state;
         if (device.uses_pytorch)
-          state = fmt::format("then allocated {}, reserved {}", format_bytes(oom.allocated_bytes), format_bytes(oom.reserved_bytes));
+          state = fmt::format("then allocated {}, reserved {}", format_bytes(oom.allocated_bytes),
+                              format_bytes(oom.reserved_bytes));
         if (oom.went_on) state += state.empty() ? "the program went on" : "; the program went on";
         if (!state.empty()) wrap(state, Color::kNone, 6, "      ");
       }
-      if (device.out_of_memory.size() > shown) line(fmt::format("    and {} more", device.out_of_memory.size() - shown));
+      if (device.out_of_memory.size() > shown)
+        line(fmt::format("    and {} more", device.out_of_memory.size() - shown));
     }
     if (device.retries > 0)
-      line(fmt::format("    {} the driver refused and PyTorch freed its cache to go on", plural(device.retries, "time", "times")));
+      line(fmt::format("    {} the driver refused and PyTorch freed its cache to go on",
+                       plural(device.retries, "time", "times")));
   }
 
   void write_breakdown(const DeviceReport& device) {
-    const Peak* main = device.device ? &*device.device : device.reserved ? &*device.reserved : nullptr;
+    const Peak* main = device.device     ? &*device.device
+                       : device.reserved ? &*device.reserved
+                                         : nullptr;
     if (main == nullptr) return;
     // Where the peak of allocated is at another moment, it has a column of its own.
-    const Peak* other = device.allocated && device.allocated->moment.event != main->moment.event ? &*device.allocated : nullptr;
+    const Peak* other = device.allocated && device.allocated->moment.event != main->moment.event
+                            ? &*device.allocated
+                            : nullptr;
     const Breakdown& now = main->breakdown;
-    title(fmt::format("  Where the memory is, at the {} peak", device.device ? "device" : "reserved"));
+    title(fmt::format("  Where the memory is, at the {} peak",
+                      device.device ? "device" : "reserved"));
     if (other != nullptr)
-      line(style_.paint(std::string(static_cast<size_t>(style_.width() - 18), ' ') + "  at the allocated", Color::kDim));
+      line(style_.paint(
+          std::string(static_cast<size_t>(style_.width() - 18), ' ') + "  at the allocated",
+          Color::kDim));
     const int side = other != nullptr ? 18 : 0;
-    const int cells = std::max(10, style_.width() - 4 - kNameCells - kBytesCells - 9 - 2 - side - 11);
+    const int cells =
+        std::max(10, style_.width() - 4 - kNameCells - kBytesCells - 9 - 2 - side - 11);
     uint64_t largest = 1;
     for (const BreakdownRow& row : now.rows) largest = std::max(largest, row.bytes);
     bool inferred = false;
-    auto bytes_in = [](const Breakdown& breakdown, analysis::Category category) -> const BreakdownRow* {
+    auto bytes_in = [](const Breakdown& breakdown,
+                       analysis::Category category) -> const BreakdownRow* {
       for (const BreakdownRow& row : breakdown.rows) {
         if (row.category == category) return &row;
       }
       return nullptr;
     };
     for (analysis::Category category :
-         {analysis::Category::kParameter, analysis::Category::kBuffer, analysis::Category::kGradient,
-          analysis::Category::kOptimizerState, analysis::Category::kActivation, analysis::Category::kInput,
-          analysis::Category::kWorkspace, analysis::Category::kTemporary, analysis::Category::kUnknown,
-          analysis::Category::kRounding, analysis::Category::kCached, analysis::Category::kOther, analysis::Category::kContext}) {
+         {analysis::Category::kParameter, analysis::Category::kBuffer,
+          analysis::Category::kGradient, analysis::Category::kOptimizerState,
+          analysis::Category::kActivation, analysis::Category::kInput,
+          analysis::Category::kWorkspace, analysis::Category::kTemporary,
+          analysis::Category::kUnknown, analysis::Category::kRounding, analysis::Category::kCached,
+          analysis::Category::kOther, analysis::Category::kContext}) {
       const BreakdownRow* row = bytes_in(now, category);
-      const BreakdownRow* second = other != nullptr ? bytes_in(other->breakdown, category) : nullptr;
+      const BreakdownRow* second =
+          other != nullptr ? bytes_in(other->breakdown, category) : nullptr;
       if (row == nullptr && second == nullptr) continue;
       const uint64_t bytes = row != nullptr ? row->bytes : 0;
       std::string note;
@@ -272,8 +313,10 @@ class Writer {
         note = style_.unicode() ? " ≈" : " ~";
         inferred = true;
       }
-      const std::string bar = style_.bar(static_cast<double>(bytes) / static_cast<double>(largest), cells);
-      std::string text = "    " + style_.left(title_of(device, category), kNameCells) + style_.right(format_bytes(bytes), kBytesCells) +
+      const std::string bar =
+          style_.bar(static_cast<double>(bytes) / static_cast<double>(largest), cells);
+      std::string text = "    " + style_.left(title_of(device, category), kNameCells) +
+                         style_.right(format_bytes(bytes), kBytesCells) +
                          style_.right(percent(bytes, now.total_bytes), 9) + "  ";
       text += style_.paint(bar, category_color(category)) + note;
       if (second != nullptr || other != nullptr) {
@@ -282,44 +325,60 @@ class Writer {
       }
       line(text);
     }
-    std::string total = "    " + style_.left("total", kNameCells) + style_.right(format_bytes(now.total_bytes), kBytesCells) +
+    std::string total = "    " + style_.left("total", kNameCells) +
+                        style_.right(format_bytes(now.total_bytes), kBytesCells) +
                         style_.right(now.total_is_device ? "" : "reserved", 11);
     if (other != nullptr) {
       total.append(std::max(1, cells + 11 - 2 + 2), ' ');
-      total = style_.left(total, style_.width() - 16) + style_.right(format_bytes(other->breakdown.total_bytes), 16);
+      total = style_.left(total, style_.width() - 16) +
+              style_.right(format_bytes(other->breakdown.total_bytes), 16);
     }
     line(style_.paint(total, Color::kBold));
     write_kinds(device);
     if (inferred)
-      line(style_.paint(fmt::format("    {} inferred from when tensors were made and freed; the program did not say it", style_.unicode() ? "≈" : "~"), Color::kDim));
+      line(style_.paint(
+          fmt::format(
+              "    {} inferred from when tensors were made and freed; the program did not say it",
+              style_.unicode() ? "≈" : "~"),
+          Color::kDim));
     if (now.pending_bytes > 0)
-      line(style_.paint(fmt::format("    {} of the cached memory waits for another stream", format_bytes(now.pending_bytes)), Color::kDim));
+      line(style_.paint(fmt::format("    {} of the cached memory waits for another stream",
+                                    format_bytes(now.pending_bytes)),
+                        Color::kDim));
   }
 
   // Without PyTorch nothing need be told apart from it.
   static const char* title_of(const DeviceReport& device, analysis::Category category) {
-    return category == analysis::Category::kOther && !device.uses_pytorch ? "allocations" : category_title(category);
+    return category == analysis::Category::kOther && !device.uses_pytorch
+               ? "allocations"
+               : category_title(category);
   }
 
   void write_kinds(const DeviceReport& device) {
     if (device.uses_pytorch || device.device_bytes_by_kind.size() < 2) return;
     std::string kinds;
     for (const auto& [kind, bytes] : device.device_bytes_by_kind)
-      kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", style_.safe(kind), format_bytes(bytes));
+      kinds +=
+          fmt::format("{}{} {}", kinds.empty() ? "" : ", ", style_.safe(kind), format_bytes(bytes));
     wrap("by kind: " + kinds, Color::kDim, 4, "    ");
   }
 
   void write_largest(const DeviceReport& device) {
     if (device.largest.empty()) return;
-    title(device.uses_pytorch ? "  Largest tensors at the allocated peak" : "  Largest allocations at the device peak");
+    title(device.uses_pytorch ? "  Largest tensors at the allocated peak"
+                              : "  Largest allocations at the device peak");
     for (const analysis::LiveGroup& group : device.largest) {
-      const std::string size = group.count > 1
-                                   ? fmt::format("{} {} {}", group.count, style_.times(), format_bytes(group.size_bytes))
-                                   : format_bytes(group.size_bytes);
-      std::string kind = group.kind.empty() || device.uses_pytorch ? category_title(group.category) : style_.safe(group.kind);
+      const std::string size =
+          group.count > 1
+              ? fmt::format("{} {} {}", group.count, style_.times(), format_bytes(group.size_bytes))
+              : format_bytes(group.size_bytes);
+      std::string kind = group.kind.empty() || device.uses_pytorch ? category_title(group.category)
+                                                                   : style_.safe(group.kind);
       std::string where = style_.safe(group.name);
-      if (const std::string site = style_.site(group.site); !site.empty()) where += (where.empty() ? "" : "  ") + site;
-      line("    " + style_.right(size, 17) + "  " + style_.paint(style_.left(kind, 15), category_color(group.category)) + "  " +
+      if (const std::string site = style_.site(group.site); !site.empty())
+        where += (where.empty() ? "" : "  ") + site;
+      line("    " + style_.right(size, 17) + "  " +
+           style_.paint(style_.left(kind, 15), category_color(group.category)) + "  " +
            style_.fit(where, style_.width() - 4 - 17 - 2 - 15 - 2));
     }
   }
@@ -333,8 +392,10 @@ class Writer {
     }
     title("  Peak per step");
     const bool with_device = steps[0].peak_device.has_value();
-    const bool with_launches = std::any_of(steps.begin(), steps.end(), [](const auto& s) { return s.launches.has_value(); });
-    std::string head = "    " + style_.right("step", 6) + style_.right("allocated", 13) + style_.right("reserved", 13);
+    const bool with_launches = std::any_of(steps.begin(), steps.end(),
+                                           [](const auto& s) { return s.launches.has_value(); });
+    std::string head = "    " + style_.right("step", 6) + style_.right("allocated", 13) +
+                       style_.right("reserved", 13);
     if (with_device) head += style_.right("device", 13);
     head += style_.right("kept after", 13);
     if (with_launches) head += style_.right("launches", 11);
@@ -346,11 +407,15 @@ class Writer {
       if (last != SIZE_MAX && i != last + 1) line("    " + style_.right(style_.ellipsis(), 6));
       last = i;
       const analysis::StepRow& step = steps[i];
-      std::string text = "    " + style_.right(step.complete ? fmt::format("{}", step.number) : "after", 6) +
-                         style_.right(format_bytes(step.peak_allocated), 13) + style_.right(format_bytes(step.peak_reserved), 13);
-      if (with_device) text += style_.right(step.peak_device ? format_bytes(*step.peak_device) : "", 13);
+      std::string text = "    " +
+                         style_.right(step.complete ? fmt::format("{}", step.number) : "after", 6) +
+                         style_.right(format_bytes(step.peak_allocated), 13) +
+                         style_.right(format_bytes(step.peak_reserved), 13);
+      if (with_device)
+        text += style_.right(step.peak_device ? format_bytes(*step.peak_device) : "", 13);
       text += style_.right(format_bytes(step.allocated_after), 13);
-      if (with_launches) text += style_.right(step.launches ? fmt::format("{}", *step.launches) : "", 11);
+      if (with_launches)
+        text += style_.right(step.launches ? fmt::format("{}", *step.launches) : "", 11);
       if (i == peak && steps.size() > 1) text += style_.paint("  peak", Color::kBold);
       line(text);
     }
@@ -359,9 +424,11 @@ class Writer {
   void write_counters(const DeviceReport& device) {
     for (const analysis::CounterCheck& check : device.counters) {
       if (check.equal()) continue;
-      std::string text = fmt::format("PyTorch counted {} = {} B, Tonnage {} B: a difference of {} B", style_.safe(check.name), check.theirs,
-                                     *check.ours, static_cast<int64_t>(check.theirs - *check.ours));
-      if (check.name.ends_with(".peak") && check.theirs < *check.ours) text += " (a program that resets its peak counters sees less)";
+      std::string text = fmt::format(
+          "PyTorch counted {} = {} B, Tonnage {} B: a difference of {} B", style_.safe(check.name),
+          check.theirs, *check.ours, static_cast<int64_t>(check.theirs - *check.ours));
+      if (check.name.ends_with(".peak") && check.theirs < *check.ours)
+        text += " (a program that resets its peak counters sees less)";
       wrap(text, Color::kYellow, 4, "  ! ");
     }
   }
@@ -369,10 +436,13 @@ class Writer {
   void write_processes() {
     constexpr uint64_t kWorthSaying = 1 << 20;
     std::string text;
-    auto add = [&](const std::string& part) { text += (text.empty() ? "" : std::string(style_.dot())) + part; };
+    auto add = [&](const std::string& part) {
+      text += (text.empty() ? "" : std::string(style_.dot())) + part;
+    };
     if (report_.processes.size() > 1) add(plural(report_.processes.size(), "process", "processes"));
     if (report_.launches) add(plural(*report_.launches, "kernel launch", "kernel launches"));
-    if (report_.host_pinned_peak_bytes >= kWorthSaying) add(format_bytes(report_.host_pinned_peak_bytes) + " pinned host memory at most");
+    if (report_.host_pinned_peak_bytes >= kWorthSaying)
+      add(format_bytes(report_.host_pinned_peak_bytes) + " pinned host memory at most");
     if (!report_.torch_version.empty()) add("PyTorch " + style_.safe(report_.torch_version));
     if (!report_.alloc_conf.empty()) add(style_.safe(report_.alloc_conf));
     if (text.empty()) return;
@@ -383,8 +453,11 @@ class Writer {
       if (process.peak_allocated.empty()) continue;
       std::string peaks;
       for (const auto& [device, bytes] : process.peak_allocated)
-        peaks += fmt::format("  GPU {}: {} allocated, {} reserved", device, format_bytes(bytes), format_bytes(process.peak_reserved.at(device)));
-      line(style_.fit(fmt::format("  {}  {}{}", process.pid, style_.fit(process.command, 30, true), peaks), style_.width()));
+        peaks += fmt::format("  GPU {}: {} allocated, {} reserved", device, format_bytes(bytes),
+                             format_bytes(process.peak_reserved.at(device)));
+      line(style_.fit(
+          fmt::format("  {}  {}{}", process.pid, style_.fit(process.command, 30, true), peaks),
+          style_.width()));
     }
   }
 
@@ -392,42 +465,57 @@ class Writer {
   void write_doubts() {
     std::vector<std::string> doubts;
     if (report_.history_truncated)
-      doubts.push_back("the beginning of the history was overwritten: peaks before the first event kept are not known");
+      doubts.push_back(
+          "the beginning of the history was overwritten: peaks before the first event kept are not "
+          "known");
     for (const analysis::ProcessReport& process : report_.processes) {
       if (!process.ended && !report_.from_snapshot)
-        doubts.push_back(fmt::format("process {} ({}) did not end in order: its record stops at its last whole part", process.pid, style_.safe(process.command)));
+        doubts.push_back(fmt::format(
+            "process {} ({}) did not end in order: its record stops at its last whole part",
+            process.pid, style_.safe(process.command)));
     }
     if (report_.inconsistencies > 0)
-      doubts.push_back(fmt::format("{} of PyTorch's allocator events contradict its rules: some may have been lost", report_.inconsistencies));
+      doubts.push_back(fmt::format(
+          "{} of PyTorch's allocator events contradict its rules: some may have been lost",
+          report_.inconsistencies));
     for (const analysis::Message& message : report_.messages) {
-      doubts.push_back(style_.safe(message.text) + (message.count > 1 ? fmt::format(" ({} times)", message.count) : ""));
+      doubts.push_back(style_.safe(message.text) +
+                       (message.count > 1 ? fmt::format(" ({} times)", message.count) : ""));
     }
     if (!report_.stub_calls.empty()) {
       std::string names;
-      for (const std::string& name : report_.stub_calls) names += (names.empty() ? "" : ", ") + style_.safe(name);
-      doubts.push_back("driver functions without an implementation were called and may hide memory: " + names);
+      for (const std::string& name : report_.stub_calls)
+        names += (names.empty() ? "" : ", ") + style_.safe(name);
+      doubts.push_back(
+          "driver functions without an implementation were called and may hide memory: " + names);
     }
     if (!doubts.empty()) {
       title("Notes");
-      for (const std::string& doubt : doubts) wrap(doubt, Color::kYellow, 4, style_.unicode() ? "  • " : "  - ");
+      for (const std::string& doubt : doubts)
+        wrap(doubt, Color::kYellow, 4, style_.unicode() ? "  • " : "  - ");
     }
-    write_lines("Values that were not known (read alone, a number near 1; else zeros)", report_.unknown_reads, false);
+    write_lines("Values that were not known (read alone, a number near 1; else zeros)",
+                report_.unknown_reads, false);
     write_lines("Sizes that were assumed", report_.assumed_sizes, true);
   }
 
-  void write_lines(std::string_view heading, const std::vector<analysis::LineCount>& lines, bool sizes) {
+  void write_lines(std::string_view heading, const std::vector<analysis::LineCount>& lines,
+                   bool sizes) {
     if (lines.empty()) return;
     title(heading);
     const size_t shown = std::min<size_t>(lines.size(), 5);
     for (size_t i = 0; i < shown; ++i) {
       const analysis::LineCount& count = lines[i];
       std::string text = style_.site(count.site);
-      if (!count.name.empty() && count.name != count.site.op) text += (text.empty() ? "" : std::string(style_.dot())) + style_.safe(count.name);
+      if (!count.name.empty() && count.name != count.site.op)
+        text += (text.empty() ? "" : std::string(style_.dot())) + style_.safe(count.name);
       if (text.empty()) text = "no line known";
       if (sizes) text += fmt::format(": {} taken", count.taken);
-      line("    " + style_.right(fmt::format("{} {}", count.count, style_.times()), 9) + "  " + style_.fit(text, style_.width() - 15));
+      line("    " + style_.right(fmt::format("{} {}", count.count, style_.times()), 9) + "  " +
+           style_.fit(text, style_.width() - 15));
     }
-    if (lines.size() > shown) line(fmt::format("    and {} more lines (all are in --json)", lines.size() - shown));
+    if (lines.size() > shown)
+      line(fmt::format("    and {} more lines (all are in --json)", lines.size() - shown));
   }
 
   const Report& report_;
@@ -442,10 +530,12 @@ TextOptions text_options_for(int fd) {
   const bool terminal = isatty(fd) != 0;
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  options.color = terminal && (no_color == nullptr || *no_color == '\0') && (term == nullptr || std::strcmp(term, "dumb") != 0);
+  options.color = terminal && (no_color == nullptr || *no_color == '\0') &&
+                  (term == nullptr || std::strcmp(term, "dumb") != 0);
   winsize size{};
   if (terminal && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) options.width = size.ws_col;
-  if (const char* text = std::getenv("COLUMNS"); text != nullptr && std::atoi(text) > 0) options.width = std::atoi(text);
+  if (const char* text = std::getenv("COLUMNS"); text != nullptr && std::atoi(text) > 0)
+    options.width = std::atoi(text);
   options.width = std::clamp(options.width, 80, 400);
   // The locale that the environment asks for, without changing the program's own.
   if (locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr); locale != nullptr) {
@@ -455,8 +545,12 @@ TextOptions text_options_for(int fd) {
   return options;
 }
 
-std::string headline(const analysis::Report& report) { return headline_text(report, Style(TextOptions{80, false, true})); }
+std::string headline(const analysis::Report& report) {
+  return headline_text(report, Style(TextOptions{80, false, true}));
+}
 
-std::string render_text(const analysis::Report& report, const TextOptions& options) { return Writer(report, options).run(); }
+std::string render_text(const analysis::Report& report, const TextOptions& options) {
+  return Writer(report, options).run();
+}
 
 }  // namespace tonnage::report

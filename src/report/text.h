@@ -9,12 +9,13 @@
 namespace tonnage::report {
 
 struct TextOptions {
-  int width = 80;        // columns; less than 80 is taken as 80
+  int width = 80;  // columns; less than 80 is taken as 80
   bool color = false;
   bool unicode = false;  // box and block characters; else plain ASCII
 };
 
-// For the file descriptor that the text will go to: width and colour of a terminal, NO_COLOR, COLUMNS, the locale's character set.
+// For the file descriptor that the text will go to: width and colour of a terminal, NO_COLOR,
+// COLUMNS, the locale's character set.
 TextOptions text_options_for(int fd);
 
 std::string render_text(const analysis::Report& report, const TextOptions& options);

@@ -12,7 +12,8 @@ namespace {
 constexpr int kRows = 6;
 constexpr int kLabelCells = 10;
 
-// Points spread over the columns: several per column give their maximum, one over several columns repeats.
+// Points spread over the columns: several per column give their maximum, one over several columns
+// repeats.
 std::vector<uint64_t> spread(const std::vector<uint64_t>& values, int cells) {
   std::vector<uint64_t> out(cells, 0);
   const size_t n = values.size();
@@ -37,8 +38,11 @@ std::string draw_chart(const analysis::DeviceReport& device, const Style& style)
   static constexpr const char* kLevels[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   std::string out;
   for (int row = kRows - 1; row >= 0; --row) {
-    const std::string label = row == kRows - 1 ? format_bytes(full) : row == kRows / 2 - 1 ? format_bytes(full / 2) : "";
-    std::string line = "  " + style.right(label, kLabelCells) + (style.unicode() ? (label.empty() ? " │" : " ┤") : " |");
+    const std::string label = row == kRows - 1       ? format_bytes(full)
+                              : row == kRows / 2 - 1 ? format_bytes(full / 2)
+                                                     : "";
+    std::string line = "  " + style.right(label, kLabelCells) +
+                       (style.unicode() ? (label.empty() ? " │" : " ┤") : " |");
     std::string run;  // cells of one colour
     Color run_color = Color::kNone;
     auto put = [&](std::string_view cell, Color color) {
@@ -51,9 +55,13 @@ std::string draw_chart(const analysis::DeviceReport& device, const Style& style)
     };
     for (int c = 0; c < cells; ++c) {
       const double scale = static_cast<double>(kRows) / static_cast<double>(full);
-      const double filled = static_cast<double>(fill[c]) * scale - row, shaded = static_cast<double>(shade[c]) * scale - row;
+      const double filled = static_cast<double>(fill[c]) * scale - row,
+                   shaded = static_cast<double>(shade[c]) * scale - row;
       if (!style.unicode()) {
-        put(filled >= 0.5 ? "#" : shaded >= 0.5 ? "." : " ", filled >= 0.5 ? Color::kGreen : Color::kDim);
+        put(filled >= 0.5   ? "#"
+            : shaded >= 0.5 ? "."
+                            : " ",
+            filled >= 0.5 ? Color::kGreen : Color::kDim);
       } else if (filled >= 1) {
         put("█", Color::kGreen);
       } else if (filled > 0 && std::lround(filled * 8) > 0) {
@@ -68,9 +76,11 @@ std::string draw_chart(const analysis::DeviceReport& device, const Style& style)
   }
   std::vector<bool> mark(cells, false);
   const size_t n = series.event.size();
-  for (uint32_t point : series.step_marks) mark[std::min<size_t>(cells - 1, (point + 1) * cells / n)] = true;
+  for (uint32_t point : series.step_marks)
+    mark[std::min<size_t>(cells - 1, (point + 1) * cells / n)] = true;
   std::string axis = "  " + std::string(kLabelCells, ' ') + (style.unicode() ? " └" : " +");
-  for (int c = 0; c < cells; ++c) axis += style.unicode() ? (mark[c] ? "┴" : "─") : (mark[c] ? "^" : "-");
+  for (int c = 0; c < cells; ++c)
+    axis += style.unicode() ? (mark[c] ? "┴" : "─") : (mark[c] ? "^" : "-");
   out += axis + "\n";
   std::string legend;
   if (device.uses_pytorch) {
@@ -78,9 +88,11 @@ std::string draw_chart(const analysis::DeviceReport& device, const Style& style)
   } else {
     legend = style.unicode() ? "█ device memory" : "# device memory";
   }
-  if (!series.step_marks.empty()) legend += style.unicode() ? "  ┴ end of a step" : "  ^ end of a step";
+  if (!series.step_marks.empty())
+    legend += style.unicode() ? "  ┴ end of a step" : "  ^ end of a step";
   legend += "  (in order of events)";
-  out += "  " + std::string(kLabelCells + 2, ' ') + style.paint(style.fit(legend, style.width() - kLabelCells - 4), Color::kDim) + "\n";
+  out += "  " + std::string(kLabelCells + 2, ' ') +
+         style.paint(style.fit(legend, style.width() - kLabelCells - 4), Color::kDim) + "\n";
   return out;
 }
 

@@ -13,14 +13,15 @@ namespace tonnage::report {
 namespace {
 
 using namespace analysis;
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 constexpr size_t kStackFrames = 12;
-// Track groups need numbers that do not meet: each source has kSourceStep of them, devices first, then its processes.
+// Track groups need numbers that do not meet: each source has kSourceStep of them, devices first,
+// then its processes.
 constexpr int kSourceStep = 100'000, kFirstDevice = 1, kFirstProcess = 1000;
-// Tracks of a process: the steps, then two for each of its threads; slices that cross others of their track go to the same number
-// kLaneStep further on.
+// Tracks of a process: the steps, then two for each of its threads; slices that cross others of
+// their track go to the same number kLaneStep further on.
 constexpr int kStepTrack = 1, kFirstThreadTrack = 2, kLaneStep = 1'000'000;
 constexpr size_t kLanes = 64;  // of a track; what crosses even more is cut off where it does
 
@@ -48,15 +49,18 @@ class TraceWriter {
     timeline_ = explanation.timeline.get();
     record_ = &timeline_->record();
     base_ = number * kSourceStep;
-    timed_ = std::any_of(record_->events.begin(), record_->events.end(), [](const MemoryEvent& event) { return event.time_ns > 0; });
+    timed_ = std::any_of(record_->events.begin(), record_->events.end(),
+                         [](const MemoryEvent& event) { return event.time_ns > 0; });
     stack_texts_.clear();
     // Threads write their events late, by a little: no track may go back in time for it.
     end_ns_ = 0;
     times_.resize(record_->events.size());
-    for (size_t i = 0; i < times_.size(); ++i) times_[i] = end_ns_ = std::max(end_ns_, timed_ ? record_->events[i].time_ns : 1000 * i);
+    for (size_t i = 0; i < times_.size(); ++i)
+      times_[i] = end_ns_ = std::max(end_ns_, timed_ ? record_->events[i].time_ns : 1000 * i);
     const std::string prefix = number == 0 ? "" : fmt::format("{} ", number + 1);
     fact(prefix + "source", explanation.source);
-    fact(prefix + "time", timed_ ? "since the start of the record" : "the record has no times: one microsecond for each event");
+    fact(prefix + "time", timed_ ? "since the start of the record"
+                                 : "the record has no times: one microsecond for each event");
     for (const auto& [device, timeline] : timeline_->devices()) {
       name_device(device);
       counters(device, timeline);
@@ -68,22 +72,26 @@ class TraceWriter {
   }
 
   // --- the format ---
-  uint64_t time_ns(size_t event) const {
-    return event < times_.size() ? times_[event] : end_ns_;
-  }
+  uint64_t time_ns(size_t event) const { return event < times_.size() ? times_[event] : end_ns_; }
   void begin(char phase, int track_group, int track, uint64_t ns) {
-    out_.print("{}\n{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03}", first_ ? "" : ",", phase, track_group, track, ns / 1000, ns % 1000);
+    out_.print("{}\n{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03}", first_ ? "" : ",",
+               phase, track_group, track, ns / 1000, ns % 1000);
     first_ = false;
   }
-  void name_track(const char* what, int track_group, int track, const std::string& name, int order) {
+  void name_track(const char* what, int track_group, int track, const std::string& name,
+                  int order) {
     begin('M', track_group, track, 0);
     out_.print(",\"name\":\"{}_name\",\"args\":{{\"name\":{}}}}}", what, json_text(name));
     begin('M', track_group, track, 0);
     out_.print(",\"name\":\"{}_sort_index\",\"args\":{{\"sort_index\":{}}}}}", what, order);
   }
-  void fact(std::string key, std::string value) { facts_.emplace_back(std::move(key), std::move(value)); }
+  void fact(std::string key, std::string value) {
+    facts_.emplace_back(std::move(key), std::move(value));
+  }
   int device_group(int device) const { return base_ + kFirstDevice + device; }
-  int process_group(uint32_t process) const { return base_ + kFirstProcess + static_cast<int>(process); }
+  int process_group(uint32_t process) const {
+    return base_ + kFirstProcess + static_cast<int>(process);
+  }
 
   // --- devices ---
   void name_device(int device) {
@@ -95,9 +103,12 @@ class TraceWriter {
   }
 
   void counters(int device, const DeviceTimeline& memory) {
-    const std::vector<CategoryPoint> points = category_series(*timeline_, device, limits_.counter_points);
+    const std::vector<CategoryPoint> points =
+        category_series(*timeline_, device, limits_.counter_points);
     if (memory.samples.size() > points.size())
-      fact(fmt::format("counters of GPU {}", device), fmt::format("{} of {} points: the peak of each equal share of the events", points.size(), memory.samples.size()));
+      fact(fmt::format("counters of GPU {}", device),
+           fmt::format("{} of {} points: the peak of each equal share of the events", points.size(),
+                       memory.samples.size()));
     bool any[kCategoryCount] = {};
     for (const CategoryPoint& point : points) {
       for (size_t i = 0; i < kCategoryCount; ++i) any[i] = any[i] || point.by_category[i] > 0;
@@ -113,7 +124,8 @@ class TraceWriter {
         bool comma = false;
         for (const Category category : kRowOrder) {
           if (!any[static_cast<size_t>(category)]) continue;
-          out_.print("{}\"{}\":{}", comma ? "," : "", category_name(category), point.by_category[static_cast<size_t>(category)]);
+          out_.print("{}\"{}\":{}", comma ? "," : "", category_name(category),
+                     point.by_category[static_cast<size_t>(category)]);
           comma = true;
         }
         out_.put("}}");
@@ -128,7 +140,8 @@ class TraceWriter {
 
   // An asynchronous slice: slices of one name share a lane in the viewers.
   template <class Args>
-  void slice(int group, const char* category, const std::string& name, uint64_t from_ns, uint64_t to_ns, Args&& arguments) {
+  void slice(int group, const char* category, const std::string& name, uint64_t from_ns,
+             uint64_t to_ns, Args&& arguments) {
     const uint64_t id = ++next_id_;
     const std::string title = json_text(name);
     begin('b', group, 0, from_ns);
@@ -147,15 +160,20 @@ class TraceWriter {
     };
     std::map<uint64_t, Open> open;
     const auto close = [&](uint64_t address, const Open& segment, uint64_t to_ns, bool freed) {
-      slice(device_group(device), "segment", "segment " + size_text(segment.size_bytes), segment.from_ns, to_ns, [&] {
-        out_.print("\"address\":\"0x{:x}\",\"bytes\":{},\"stream\":{},\"freed\":{},\"older_than_the_history\":{},\"stack\":{}", address, segment.size_bytes, segment.stream, freed,
-                   segment.old, stack_text(segment.stack));
-      });
+      slice(device_group(device), "segment", "segment " + size_text(segment.size_bytes),
+            segment.from_ns, to_ns, [&] {
+              out_.print(
+                  "\"address\":\"0x{:x}\",\"bytes\":{},\"stream\":{},\"freed\":{},\"older_than_the_"
+                  "history\":{},\"stack\":{}",
+                  address, segment.size_bytes, segment.stream, freed, segment.old,
+                  stack_text(segment.stack));
+            });
     };
     for (const auto& [index, state] : initial_states(*record_)) {
       if (index != device) continue;
       for (const InitialState::Segment& segment : state.segments) {
-        if (!segment.expandable) open[segment.address] = {0, segment.size_bytes, segment.stream, abi::kNoId, true};
+        if (!segment.expandable)
+          open[segment.address] = {0, segment.size_bytes, segment.stream, abi::kNoId, true};
       }
     }
     for (size_t i = 0; i < record_->events.size() && out_.ok(); ++i) {
@@ -171,8 +189,11 @@ class TraceWriter {
       } else if (event.kind == EventKind::kSegmentMap || event.kind == EventKind::kSegmentUnmap) {
         // Expandable segments grow and shrink by pages, not as they were mapped: no slices.
         begin('i', device_group(device), 0, time_ns(i));
-        out_.print(",\"s\":\"t\",\"cat\":\"segment\",\"name\":\"segment_{} {}\",\"args\":{{\"address\":\"0x{:x}\",\"bytes\":{},\"stack\":{}}}}}",
-                   event.kind == EventKind::kSegmentMap ? "map" : "unmap", size_text(event.size_bytes), event.address, event.size_bytes, stack_text(event.stack));
+        out_.print(
+            ",\"s\":\"t\",\"cat\":\"segment\",\"name\":\"segment_{} "
+            "{}\",\"args\":{{\"address\":\"0x{:x}\",\"bytes\":{},\"stack\":{}}}}}",
+            event.kind == EventKind::kSegmentMap ? "map" : "unmap", size_text(event.size_bytes),
+            event.address, event.size_bytes, stack_text(event.stack));
       }
     }
     for (const auto& [address, segment] : open) close(address, segment, end_ns_, false);
@@ -186,29 +207,41 @@ class TraceWriter {
     }
     if (chosen.size() > limits_.blocks) {
       const auto larger = [&](uint32_t a, uint32_t b) {
-        return allocations[a].block_bytes != allocations[b].block_bytes ? allocations[a].block_bytes > allocations[b].block_bytes : a < b;
+        return allocations[a].block_bytes != allocations[b].block_bytes
+                   ? allocations[a].block_bytes > allocations[b].block_bytes
+                   : a < b;
       };
-      std::nth_element(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(limits_.blocks), chosen.end(), larger);
-      fact(fmt::format("{}blocks of GPU {}", prefix, device), fmt::format("the {} largest of {}", limits_.blocks, chosen.size()));
+      std::nth_element(chosen.begin(), chosen.begin() + static_cast<std::ptrdiff_t>(limits_.blocks),
+                       chosen.end(), larger);
+      fact(fmt::format("{}blocks of GPU {}", prefix, device),
+           fmt::format("the {} largest of {}", limits_.blocks, chosen.size()));
       chosen.resize(limits_.blocks);
       std::sort(chosen.begin(), chosen.end());
     }
     for (const uint32_t index : chosen) {
       if (!out_.ok()) return;
       const Allocation& a = allocations[index];
-      const MemoryEvent* event = a.before_history || a.alloc_event >= record_->events.size() ? nullptr : &record_->events[a.alloc_event];
-      const Site site = event ? timeline_->stacks().site(*event) : timeline_->stacks().site(a.stack, abi::kNoId, abi::kNoId);
+      const MemoryEvent* event = a.before_history || a.alloc_event >= record_->events.size()
+                                     ? nullptr
+                                     : &record_->events[a.alloc_event];
+      const Site site = event ? timeline_->stacks().site(*event)
+                              : timeline_->stacks().site(a.stack, abi::kNoId, abi::kNoId);
       std::string name = site_text(site);
       if (name.empty()) name = "line not known";
       const bool freed = a.free_event < record_->events.size();
-      slice(device_group(device), "block", name, event ? time_ns(a.alloc_event) : 0, freed ? time_ns(a.free_event) : end_ns_, [&] {
-        out_.print("\"requested_bytes\":{},\"block_bytes\":{},\"address\":\"0x{:x}\",\"category\":\"{}\",\"freed\":{}", a.requested_bytes, a.block_bytes, a.address, category_name(a.category), freed);
-        if (a.before_history) out_.put(",\"older_than_the_history\":true");
-        if (a.name != abi::kNoId) out_.print(",\"name\":{}", json_text(record_->string(a.name)));
-        if (!site.op.empty()) out_.print(",\"op\":{}", json_text(site.op));
-        if (!site.module.empty()) out_.print(",\"module\":{}", json_text(site.module));
-        out_.print(",\"stack\":{}", stack_text(a.stack));
-      });
+      slice(device_group(device), "block", name, event ? time_ns(a.alloc_event) : 0,
+            freed ? time_ns(a.free_event) : end_ns_, [&] {
+              out_.print(
+                  "\"requested_bytes\":{},\"block_bytes\":{},\"address\":\"0x{:x}\",\"category\":"
+                  "\"{}\",\"freed\":{}",
+                  a.requested_bytes, a.block_bytes, a.address, category_name(a.category), freed);
+              if (a.before_history) out_.put(",\"older_than_the_history\":true");
+              if (a.name != abi::kNoId)
+                out_.print(",\"name\":{}", json_text(record_->string(a.name)));
+              if (!site.op.empty()) out_.print(",\"op\":{}", json_text(site.op));
+              if (!site.module.empty()) out_.print(",\"module\":{}", json_text(site.module));
+              out_.print(",\"stack\":{}", stack_text(a.stack));
+            });
     }
   }
 
@@ -220,8 +253,10 @@ class TraceWriter {
     if (stack < record_->stacks.size()) {
       const auto& frames = record_->stacks[stack];
       for (size_t i = 0; i < frames.size() && i < kStackFrames; ++i)
-        text += fmt::format("{}{} ({}:{})", i == 0 ? "" : "\n", record_->string(frames[i].function), record_->string(frames[i].file), frames[i].line);
-      if (frames.size() > kStackFrames) text += fmt::format("\n({} more)", frames.size() - kStackFrames);
+        text += fmt::format("{}{} ({}:{})", i == 0 ? "" : "\n", record_->string(frames[i].function),
+                            record_->string(frames[i].file), frames[i].line);
+      if (frames.size() > kStackFrames)
+        text += fmt::format("\n({} more)", frames.size() - kStackFrames);
     }
     at->second = json_text(text);
     return at->second;
@@ -239,14 +274,17 @@ class TraceWriter {
     int order = 0;
   };
 
-  void complete(int group, int track, const char* category, std::string name, uint64_t from_ns, uint64_t to_ns) {
+  void complete(int group, int track, const char* category, std::string name, uint64_t from_ns,
+                uint64_t to_ns) {
     slices_.push_back({group, track, category, std::move(name), from_ns, std::max(from_ns, to_ns)});
   }
 
-  // Slices of a track must nest, and what is around must come first. Those that cross get further tracks of the same name.
+  // Slices of a track must nest, and what is around must come first. Those that cross get further
+  // tracks of the same name.
   void write_slices() {
     std::stable_sort(slices_.begin(), slices_.end(), [](const Slice& a, const Slice& b) {
-      return std::tuple(a.group, a.track, a.from_ns, b.to_ns) < std::tuple(b.group, b.track, b.from_ns, a.to_ns);
+      return std::tuple(a.group, a.track, a.from_ns, b.to_ns) <
+             std::tuple(b.group, b.track, b.from_ns, a.to_ns);
     });
     std::vector<std::vector<uint64_t>> lanes;  // the ends of the slices that are open
     std::pair<int, int> current(-1, -1);
@@ -260,7 +298,8 @@ class TraceWriter {
         if (lane == lanes.size()) {
           lanes.emplace_back();
           const Track& track = tracks_[current];
-          name_track("thread", slice.group, slice.track + static_cast<int>(lane) * kLaneStep, track.name, track.order);
+          name_track("thread", slice.group, slice.track + static_cast<int>(lane) * kLaneStep,
+                     track.name, track.order);
         }
         auto& open = lanes[lane];
         while (!open.empty() && open.back() <= slice.from_ns) open.pop_back();
@@ -273,7 +312,8 @@ class TraceWriter {
       lanes[lane].push_back(slice.to_ns);
       begin('X', slice.group, slice.track + static_cast<int>(lane) * kLaneStep, slice.from_ns);
       const uint64_t ns = slice.to_ns - slice.from_ns;
-      out_.print(",\"dur\":{}.{:03},\"cat\":\"{}\",\"name\":{}}}", ns / 1000, ns % 1000, slice.category, json_text(slice.name));
+      out_.print(",\"dur\":{}.{:03},\"cat\":\"{}\",\"name\":{}}}", ns / 1000, ns % 1000,
+                 slice.category, json_text(slice.name));
     }
     slices_.clear();
     tracks_.clear();
@@ -282,13 +322,18 @@ class TraceWriter {
   void processes() {
     for (uint32_t process = 0; process < record_->processes.size(); ++process) {
       const record::Process& known = record_->processes[process];
-      name_track("process", process_group(process), 0, known.command.empty() ? fmt::format("process {}", known.pid) : fmt::format("{} ({})", known.command, known.pid), process_group(process));
+      name_track("process", process_group(process), 0,
+                 known.command.empty() ? fmt::format("process {}", known.pid)
+                                       : fmt::format("{} ({})", known.command, known.pid),
+                 process_group(process));
     }
     for (const Step& step : timeline_->steps()) {
       if (step.first_event >= step.end_event) continue;
       tracks_[{process_group(step.process), kStepTrack}] = {"steps", 0};
-      complete(process_group(step.process), kStepTrack, "step", step.complete ? fmt::format("step {}", step.number) : std::string("after the last step"), time_ns(step.first_event),
-               time_ns(step.end_event - 1));
+      complete(
+          process_group(step.process), kStepTrack, "step",
+          step.complete ? fmt::format("step {}", step.number) : std::string("after the last step"),
+          time_ns(step.first_event), time_ns(step.end_event - 1));
     }
     threads();
     write_slices();
@@ -301,8 +346,11 @@ class TraceWriter {
     };
     std::map<std::pair<uint32_t, uint32_t>, Thread> threads;
     const auto track = [&](std::pair<uint32_t, uint32_t> key, int which) {
-      const int number = kFirstThreadTrack + 2 * static_cast<int>(key.second % (kSourceStep / 4)) + which;
-      tracks_[{process_group(key.first), number}] = {fmt::format("{} of thread {}", which == 0 ? "phases" : "annotations", key.second), number};
+      const int number =
+          kFirstThreadTrack + 2 * static_cast<int>(key.second % (kSourceStep / 4)) + which;
+      tracks_[{process_group(key.first), number}] = {
+          fmt::format("{} of thread {}", which == 0 ? "phases" : "annotations", key.second),
+          number};
       return number;
     };
     const auto end_phase = [&](std::pair<uint32_t, uint32_t> key, uint64_t to_ns) {
@@ -314,10 +362,14 @@ class TraceWriter {
       const auto phase = static_cast<Phase>(event.value);
       if (phase == Phase::kOther) return;
       const std::string& detail = record_->string(event.name);
-      complete(process_group(key.first), track(key, 0), "phase", detail.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), detail), from_ns, to_ns);
+      complete(process_group(key.first), track(key, 0), "phase",
+               detail.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), detail),
+               from_ns, to_ns);
     };
-    const auto end_annotation = [&](std::pair<uint32_t, uint32_t> key, size_t started, uint64_t to_ns) {
-      complete(process_group(key.first), track(key, 1), "annotation", record_->string(record_->events[started].name), time_ns(started), to_ns);
+    const auto end_annotation = [&](std::pair<uint32_t, uint32_t> key, size_t started,
+                                    uint64_t to_ns) {
+      complete(process_group(key.first), track(key, 1), "annotation",
+               record_->string(record_->events[started].name), time_ns(started), to_ns);
     };
     for (size_t i = 0; i < record_->events.size(); ++i) {
       const MemoryEvent& event = record_->events[i];
@@ -329,7 +381,9 @@ class TraceWriter {
         threads[key].annotations.push_back(i);
       } else if (event.kind == EventKind::kAnnotation) {
         auto& open = threads[key].annotations;
-        const auto found = std::find_if(open.rbegin(), open.rend(), [&](size_t started) { return record_->events[started].name == event.name; });
+        const auto found = std::find_if(open.rbegin(), open.rend(), [&](size_t started) {
+          return record_->events[started].name == event.name;
+        });
         if (found == open.rend()) continue;
         end_annotation(key, *found, time_ns(i));
         open.erase(std::next(found).base());
@@ -344,12 +398,18 @@ class TraceWriter {
   void failures(const Explanation& explanation) {
     for (const Failure& failure : explanation.failures) {
       begin('i', device_group(failure.device), 0, time_ns(failure.moment.event));
-      out_.print(",\"s\":\"g\",\"cat\":\"out_of_memory\",\"name\":{},\"args\":{{\"requested_bytes\":{}", json_text("out of memory: " + size_text(failure.request_bytes)), failure.request_bytes);
-      const std::pair<const char*, std::optional<uint64_t>> figures[] = {{"free_bytes", failure.free_bytes}, {"allocated_bytes", failure.allocated_bytes}, {"reserved_bytes", failure.reserved_bytes}};
+      out_.print(
+          ",\"s\":\"g\",\"cat\":\"out_of_memory\",\"name\":{},\"args\":{{\"requested_bytes\":{}",
+          json_text("out of memory: " + size_text(failure.request_bytes)), failure.request_bytes);
+      const std::pair<const char*, std::optional<uint64_t>> figures[] = {
+          {"free_bytes", failure.free_bytes},
+          {"allocated_bytes", failure.allocated_bytes},
+          {"reserved_bytes", failure.reserved_bytes}};
       for (const auto& [name, value] : figures) {
         if (value) out_.print(",\"{}\":{}", name, *value);
       }
-      out_.print(",\"line\":{},\"stack\":{}}}}}", json_text(site_text(failure.moment.site)), stack_text(record_->events[failure.moment.event].stack));
+      out_.print(",\"line\":{},\"stack\":{}}}}}", json_text(site_text(failure.moment.site)),
+                 stack_text(record_->events[failure.moment.event].stack));
     }
   }
 
@@ -369,6 +429,9 @@ class TraceWriter {
 
 }  // namespace
 
-bool write_trace(const std::vector<Explanation>& explanations, const Sink& sink, const TraceLimits& limits) { return TraceWriter(sink, limits).write(explanations); }
+bool write_trace(const std::vector<Explanation>& explanations, const Sink& sink,
+                 const TraceLimits& limits) {
+  return TraceWriter(sink, limits).write(explanations);
+}
 
 }  // namespace tonnage::report

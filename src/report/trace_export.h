@@ -1,7 +1,9 @@
-// The course of memory in Chrome's trace format, for ui.perfetto.dev, chrome://tracing and whatever else reads it.
+// The course of memory in Chrome's trace format, for ui.perfetto.dev, chrome://tracing and whatever
+// else reads it.
 //
-// One track group for each device: counters (allocated, by category, reserved, the whole device), blocks and segments as asynchronous
-// slices from allocation to free, out-of-memory as instants. One for each process: steps, phases and annotations as slices.
+// One track group for each device: counters (allocated, by category, reserved, the whole device),
+// blocks and segments as asynchronous slices from allocation to free, out-of-memory as instants.
+// One for each process: steps, phases and annotations as slices.
 #pragma once
 
 #include <vector>
@@ -11,8 +13,9 @@
 
 namespace tonnage::report {
 
-// Viewers load the whole file. Up to these numbers everything is written; beyond them counters keep the peak of each equal share of
-// the events, and the smallest blocks are left out (the trace's otherData says how many).
+// Viewers load the whole file. Up to these numbers everything is written; beyond them counters keep
+// the peak of each equal share of the events, and the smallest blocks are left out (the trace's
+// otherData says how many).
 inline constexpr size_t kTraceCounterPoints = 200'000;
 inline constexpr size_t kTraceBlocks = 100'000;
 
@@ -22,6 +25,7 @@ struct TraceLimits {
 };
 
 // Logs are left out: they have no events. False: the sink refused.
-bool write_trace(const std::vector<analysis::Explanation>& explanations, const Sink& sink, const TraceLimits& limits = {});
+bool write_trace(const std::vector<analysis::Explanation>& explanations, const Sink& sink,
+                 const TraceLimits& limits = {});
 
 }  // namespace tonnage::report

@@ -29,7 +29,8 @@ class RawBytes {
 
 class FileBytes final : public RawBytes {
  public:
-  FileBytes(int fd, bool owned, std::string name) : fd_(fd), owned_(owned), name_(std::move(name)) {}
+  FileBytes(int fd, bool owned, std::string name)
+      : fd_(fd), owned_(owned), name_(std::move(name)) {}
   ~FileBytes() override {
     if (owned_) ::close(fd_);
   }
@@ -37,7 +38,9 @@ class FileBytes final : public RawBytes {
     for (;;) {
       const ssize_t got = ::read(fd_, out, capacity);
       if (got >= 0) return static_cast<size_t>(got);
-      if (errno != EINTR) return Error{ErrorCode::kIo, std::string("reading failed: ") + std::strerror(errno), name_, ""};
+      if (errno != EINTR)
+        return Error{ErrorCode::kIo, std::string("reading failed: ") + std::strerror(errno), name_,
+                     ""};
     }
   }
 
@@ -64,7 +67,8 @@ class MemoryBytes final : public RawBytes {
 // Puts the bytes that were looked at for the magic number back in front.
 class Prefixed final : public RawBytes {
  public:
-  Prefixed(std::string prefix, std::unique_ptr<RawBytes> rest) : prefix_(std::move(prefix)), rest_(std::move(rest)) {}
+  Prefixed(std::string prefix, std::unique_ptr<RawBytes> rest)
+      : prefix_(std::move(prefix)), rest_(std::move(rest)) {}
   Result<size_t> read(char* out, size_t capacity) override {
     if (used_ < prefix_.size()) {
       const size_t take = std::min(capacity, prefix_.size() - used_);
@@ -83,13 +87,16 @@ class Prefixed final : public RawBytes {
 
 class PlainInput final : public Input {
  public:
-  PlainInput(std::unique_ptr<RawBytes> raw, std::string name, uint64_t known_size) : raw_(std::move(raw)) {
+  PlainInput(std::unique_ptr<RawBytes> raw, std::string name, uint64_t known_size)
+      : raw_(std::move(raw)) {
     name_ = std::move(name);
     known_size_ = known_size;
   }
 
  private:
-  Result<size_t> read_decoded(char* out, size_t capacity) override { return raw_->read(out, capacity); }
+  Result<size_t> read_decoded(char* out, size_t capacity) override {
+    return raw_->read(out, capacity);
+  }
   std::unique_ptr<RawBytes> raw_;
 };
 
@@ -116,11 +123,13 @@ class CompressedInput : public Input {
   }
 
   Error damaged(const std::string& detail) const {
-    return {ErrorCode::kCorrupt, std::string("damaged ") + compression_name(compression_) + " data: " + detail, name_,
+    return {ErrorCode::kCorrupt,
+            std::string("damaged ") + compression_name(compression_) + " data: " + detail, name_,
             "copy the file again, or decompress it by hand to see how much of it is good"};
   }
   Error cut() const {
-    return {ErrorCode::kCorrupt, std::string("the ") + compression_name(compression_) + " data ends too early", name_,
+    return {ErrorCode::kCorrupt,
+            std::string("the ") + compression_name(compression_) + " data ends too early", name_,
             "the file was cut short: copy it again"};
   }
 
@@ -214,8 +223,10 @@ class XzInput final : public CompressedInput {
         break;
       }
       if (rc == LZMA_MEMLIMIT_ERROR)
-        return Error{ErrorCode::kLimit, "the xz data needs more than 256 MiB to decompress", name_, "decompress it first: xz -d"};
-      if (rc == LZMA_BUF_ERROR || (rc == LZMA_OK && !*more && stream_.avail_out == capacity)) return cut();
+        return Error{ErrorCode::kLimit, "the xz data needs more than 256 MiB to decompress", name_,
+                     "decompress it first: xz -d"};
+      if (rc == LZMA_BUF_ERROR || (rc == LZMA_OK && !*more && stream_.avail_out == capacity))
+        return cut();
       if (rc != LZMA_OK) return damaged("lzma error " + std::to_string(static_cast<int>(rc)));
     }
     return deliver(capacity - stream_.avail_out);
@@ -228,7 +239,8 @@ class XzInput final : public CompressedInput {
 class ZstdInput final : public CompressedInput {
  public:
   ZstdInput(std::unique_ptr<RawBytes> raw, std::string name)
-      : CompressedInput(std::move(raw), std::move(name), Compression::kZstd), stream_(ZSTD_createDStream()) {}
+      : CompressedInput(std::move(raw), std::move(name), Compression::kZstd),
+        stream_(ZSTD_createDStream()) {}
   ~ZstdInput() override { ZSTD_freeDStream(stream_); }
 
  private:
@@ -255,9 +267,12 @@ class ZstdInput final : public CompressedInput {
   bool at_frame_end_ = false;
 };
 
-bool starts_with(std::string_view text, std::string_view magic) { return text.substr(0, magic.size()) == magic; }
+bool starts_with(std::string_view text, std::string_view magic) {
+  return text.substr(0, magic.size()) == magic;
+}
 
-Result<std::unique_ptr<Input>> make(std::unique_ptr<RawBytes> raw, std::string name, uint64_t known_size) {
+Result<std::unique_ptr<Input>> make(std::unique_ptr<RawBytes> raw, std::string name,
+                                    uint64_t known_size) {
   std::string head(8, '\0');
   size_t have = 0;
   while (have < head.size()) {
@@ -280,11 +295,14 @@ Result<std::unique_ptr<Input>> make(std::unique_ptr<RawBytes> raw, std::string n
     input = std::make_unique<ZstdInput>(std::move(all), std::move(name));
   } else if (starts_with(magic, "PK\x03\x04")) {
     return Error{ErrorCode::kUnsupported, "this is a zip file", name,
-                 "torch.save makes such files; a memory snapshot comes from torch.cuda.memory._dump_snapshot(); unzip it otherwise"};
+                 "torch.save makes such files; a memory snapshot comes from "
+                 "torch.cuda.memory._dump_snapshot(); unzip it otherwise"};
   } else if (starts_with(magic, "\x04\x22\x4d\x18")) {
-    return Error{ErrorCode::kUnsupported, "lz4 files are not read", name, "decompress it first: lz4 -d"};
+    return Error{ErrorCode::kUnsupported, "lz4 files are not read", name,
+                 "decompress it first: lz4 -d"};
   } else if (starts_with(magic, "BZh")) {
-    return Error{ErrorCode::kUnsupported, "bzip2 files are not read", name, "decompress it first: bzip2 -d"};
+    return Error{ErrorCode::kUnsupported, "bzip2 files are not read", name,
+                 "decompress it first: bzip2 -d"};
   } else {
     input = std::make_unique<PlainInput>(std::move(all), std::move(name), known_size);
   }
@@ -315,7 +333,8 @@ Result<std::unique_ptr<Input>> Input::open(const std::string& path) {
   struct stat info {};
   uint64_t size = 0;
   if (::fstat(fd, &info) == 0) {
-    if (S_ISDIR(info.st_mode)) return Error{ErrorCode::kIo, "this is a folder, not a file", path, ""};
+    if (S_ISDIR(info.st_mode))
+      return Error{ErrorCode::kIo, "this is a folder, not a file", path, ""};
     if (S_ISREG(info.st_mode)) size = static_cast<uint64_t>(info.st_size);
   }
   return make(std::move(raw), path, size);

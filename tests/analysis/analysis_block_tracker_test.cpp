@@ -39,7 +39,9 @@ TEST(RoundRequest, PowerOfTwoDivisions) {
   EXPECT_EQ(round_request(9 * kMiB, only_4_mib), 9 * kMiB);
 }
 
-TEST(RoundRequest, HostileSizesDoNotWrap) { EXPECT_GE(round_request(UINT64_MAX - 5, {}), UINT64_MAX - 600); }
+TEST(RoundRequest, HostileSizesDoNotWrap) {
+  EXPECT_GE(round_request(UINT64_MAX - 5, {}), UINT64_MAX - 600);
+}
 
 TEST(BlockTracker, SmallPoolSplitsFrom512) {
   BlockTracker tracker({});
@@ -105,17 +107,17 @@ TEST(BlockTracker, PendingBlocksStayActiveUntilCompleted) {
 
 TEST(BlockTracker, ContradictionsAreCountedAndDoNotBreakTheSums) {
   BlockTracker tracker({});
-  EXPECT_FALSE(tracker.free_requested(kBase));             // never allocated
-  tracker.alloc(kBase, 1000, 0);                           // outside every segment
+  EXPECT_FALSE(tracker.free_requested(kBase));  // never allocated
+  tracker.alloc(kBase, 1000, 0);                // outside every segment
   EXPECT_EQ(tracker.allocated_bytes(), 1024u);
-  tracker.segment_free(kBase + 64 * kMiB, 2 * kMiB);       // never made
+  tracker.segment_free(kBase + 64 * kMiB, 2 * kMiB);  // never made
   EXPECT_EQ(tracker.inconsistencies(), 3u);
   EXPECT_TRUE(tracker.free_requested(kBase));
   EXPECT_EQ(tracker.allocated_bytes(), 0u);
   tracker.segment_alloc(kBase, 2 * kMiB);
-  tracker.alloc(kBase + 4096, 512, 1);                     // in the middle of a free block
+  tracker.alloc(kBase + 4096, 512, 1);  // in the middle of a free block
   EXPECT_EQ(tracker.allocated_bytes(), 512u);
-  tracker.segment_free(kBase, 2 * kMiB);                   // with a live block in it
+  tracker.segment_free(kBase, 2 * kMiB);  // with a live block in it
   EXPECT_EQ(tracker.allocated_bytes(), 0u);
   EXPECT_EQ(tracker.reserved_bytes(), 0u);
   EXPECT_GT(tracker.inconsistencies(), 4u);
@@ -132,7 +134,8 @@ TEST_P(AgainstPlainAllocator, EveryBlockAndSumIsExact) {
   BlockTracker tracker(settings);
   size_t played = 0;
   random_program(allocator, seed, 3000, [&] {
-    for (; played < builder.record.events.size(); ++played) play(builder.record.events[played], tracker);
+    for (; played < builder.record.events.size(); ++played)
+      play(builder.record.events[played], tracker);
     ASSERT_EQ(tracker.allocated_bytes(), allocator.allocated);
     ASSERT_EQ(tracker.reserved_bytes(), allocator.reserved);
     ASSERT_EQ(tracker.inconsistencies(), 0u);
@@ -171,7 +174,8 @@ TEST_P(AgainstPlainAllocator, HistoriesThatBeginInTheMiddleEndExact) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, AgainstPlainAllocator,
-                         ::testing::Combine(::testing::Range(1u, 9u), ::testing::Values(UINT64_MAX, 24 * kMiB)));
+                         ::testing::Combine(::testing::Range(1u, 9u),
+                                            ::testing::Values(UINT64_MAX, 24 * kMiB)));
 
 TEST(InitialState, LearnsAnOldBlocksSizeFromItsNeighbour) {
   // An old block of 3 MiB that really holds 3.5 MiB: a later allocation behind it gives it away.
@@ -186,7 +190,8 @@ TEST(InitialState, LearnsAnOldBlocksSizeFromItsNeighbour) {
   using State = record::BlockState::State;
   segment.blocks.push_back({kBase, 3 * kMiB + kMiB / 2, 0, State::kInactive, 0});
   segment.blocks.push_back({kBase + 3 * kMiB + kMiB / 2, 2 * kMiB, 2 * kMiB, State::kActive, 0});
-  segment.blocks.push_back({kBase + 5 * kMiB + kMiB / 2, 14 * kMiB + kMiB / 2, 0, State::kInactive, 0});
+  segment.blocks.push_back(
+      {kBase + 5 * kMiB + kMiB / 2, 14 * kMiB + kMiB / 2, 0, State::kInactive, 0});
   record.final_segments.push_back(segment);
   auto states = initial_states(record);
   ASSERT_EQ(states[0].blocks.size(), 1u);

@@ -1,4 +1,5 @@
-// Makes records by hand, and a plain caching allocator whose own counts are the truth that the block tracker is held against.
+// Makes records by hand, and a plain caching allocator whose own counts are the truth that the
+// block tracker is held against.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 namespace tonnage::analysis::testing {
 
 using abi::Category;
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 using abi::Phase;
 
 inline constexpr uint64_t kMiB = 1 << 20;
@@ -40,20 +41,40 @@ class RecordBuilder {
   };
   uint32_t stack(const std::vector<FrameText>& frames) {
     std::vector<abi::Frame> made;
-    for (const FrameText& frame : frames) made.push_back({text(frame.function), text(frame.file), frame.line});
+    for (const FrameText& frame : frames)
+      made.push_back({text(frame.function), text(frame.file), frame.line});
     record.stacks.push_back(made);
     return static_cast<uint32_t>(record.stacks.size() - 1);
   }
 
   // What the next events carry.
-  RecordBuilder& in(Phase value) { now.phase = value; return *this; }
-  RecordBuilder& op(const std::string& value) { now.op = text(value); return *this; }
-  RecordBuilder& module(const std::string& value) { now.module = text(value); return *this; }
-  RecordBuilder& from(uint32_t value) { now.stack = value; return *this; }
-  RecordBuilder& process(uint32_t value) { now.process = value; return *this; }
-  RecordBuilder& device(uint8_t value) { now.device = value; return *this; }
+  RecordBuilder& in(Phase value) {
+    now.phase = value;
+    return *this;
+  }
+  RecordBuilder& op(const std::string& value) {
+    now.op = text(value);
+    return *this;
+  }
+  RecordBuilder& module(const std::string& value) {
+    now.module = text(value);
+    return *this;
+  }
+  RecordBuilder& from(uint32_t value) {
+    now.stack = value;
+    return *this;
+  }
+  RecordBuilder& process(uint32_t value) {
+    now.process = value;
+    return *this;
+  }
+  RecordBuilder& device(uint8_t value) {
+    now.device = value;
+    return *this;
+  }
 
-  MemoryEvent& add(EventKind kind, uint64_t address = 0, uint64_t size_bytes = 0, uint64_t value = 0, const std::string& name = "") {
+  MemoryEvent& add(EventKind kind, uint64_t address = 0, uint64_t size_bytes = 0,
+                   uint64_t value = 0, const std::string& name = "") {
     MemoryEvent event = now;
     event.kind = kind;
     event.address = address;
@@ -64,7 +85,9 @@ class RecordBuilder {
     record.events.push_back(event);
     return record.events.back();
   }
-  MemoryEvent& alloc(uint64_t address, uint64_t size) { return add(EventKind::kAlloc, address, size); }
+  MemoryEvent& alloc(uint64_t address, uint64_t size) {
+    return add(EventKind::kAlloc, address, size);
+  }
   void release(uint64_t address, uint64_t size) {
     add(EventKind::kFreeRequested, address, size);
     add(EventKind::kFreeCompleted, address, size);
@@ -80,7 +103,8 @@ class RecordBuilder {
   MemoryEvent now;
 };
 
-// PyTorch's allocator as its rules say, written for clearness: best fit by (size, address), split, merge. One stream.
+// PyTorch's allocator as its rules say, written for clearness: best fit by (size, address), split,
+// merge. One stream.
 class PlainAllocator {
  public:
   struct Piece {
@@ -88,7 +112,8 @@ class PlainAllocator {
     bool used = false, small = false;
   };
 
-  explicit PlainAllocator(RecordBuilder& out, uint64_t max_split = UINT64_MAX) : out_(out), max_split_(max_split) {}
+  explicit PlainAllocator(RecordBuilder& out, uint64_t max_split = UINT64_MAX)
+      : out_(out), max_split_(max_split) {}
 
   uint64_t alloc(uint64_t requested) {
     const uint64_t size = std::max<uint64_t>(512, (requested + 511) / 512 * 512);
@@ -101,7 +126,9 @@ class PlainAllocator {
       if (best == pieces.end() || it->second.size < best->second.size) best = it;
     }
     if (best == pieces.end()) {
-      const uint64_t bytes = small ? 2 * kMiB : size < 10 * kMiB ? 20 * kMiB : (size + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
+      const uint64_t bytes = small              ? 2 * kMiB
+                             : size < 10 * kMiB ? 20 * kMiB
+                                                : (size + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
       best = pieces.emplace(next_, Piece{bytes, 0, next_, false, small}).first;
       out_.segment(next_, bytes);
       reserved += bytes;
@@ -126,7 +153,8 @@ class PlainAllocator {
     out_.release(address, it->second.requested);
     it->second.used = false;
     auto join = [&](auto left, auto right) {
-      if (left->second.used || right->second.used || left->second.segment != right->second.segment) return false;
+      if (left->second.used || right->second.used || left->second.segment != right->second.segment)
+        return false;
       left->second.size += right->second.size;
       pieces.erase(right);
       return true;
@@ -163,7 +191,8 @@ class PlainAllocator {
       block.address = address;
       block.size_bytes = piece.size;
       block.requested_bytes = piece.used ? piece.requested : 0;
-      block.state = piece.used ? record::BlockState::State::kActive : record::BlockState::State::kInactive;
+      block.state =
+          piece.used ? record::BlockState::State::kActive : record::BlockState::State::kInactive;
       segment.blocks.push_back(block);
     }
     std::vector<record::SegmentState> out;

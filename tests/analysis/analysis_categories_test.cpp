@@ -86,14 +86,21 @@ TEST(Categories, ThePassesOwnIntermediatesAreTemporary) {
   EXPECT_EQ(program.of(other), Category::kActivation);
 }
 
-// A record gives a gradient the line of the forward pass, modules and all; what is recomputed was called from autograd.
+// A record gives a gradient the line of the forward pass, modules and all; what is recomputed was
+// called from autograd.
 TEST(Categories, OnlyWhatAutogradCallsIsRecomputed) {
   Program program;
   const std::string torch = "/venv/lib/python3.11/site-packages/torch/";
-  const Program::FrameText call{torch + "nn/modules/module.py", 1800, "_call_impl"}, user{"train.py", 9, "<module>"};
-  program.in(Phase::kBackward).op("aten::nll_loss_backward").from(program.stack({{torch + "nn/functional.py", 10, "nll_loss"}, call, user}));
+  const Program::FrameText call{torch + "nn/modules/module.py", 1800, "_call_impl"},
+      user{"train.py", 9, "<module>"};
+  program.in(Phase::kBackward)
+      .op("aten::nll_loss_backward")
+      .from(program.stack({{torch + "nn/functional.py", 10, "nll_loss"}, call, user}));
   const uint64_t flow = program.make();
-  program.op("aten::relu").from(program.stack({{torch + "nn/functional.py", 20, "relu"}, call, {torch + "utils/checkpoint.py", 1100, "unpack_hook"}}));
+  program.op("aten::relu")
+      .from(program.stack({{torch + "nn/functional.py", 20, "relu"},
+                           call,
+                           {torch + "utils/checkpoint.py", 1100, "unpack_hook"}}));
   const uint64_t recomputed = program.make();
   program.op("aten::mm").from(abi::kNoId);
   program.drop(flow);
@@ -162,7 +169,8 @@ TEST(Categories, LabelsWinOverLives) {
   Program program;
   program.in(Phase::kForward).op("aten::relu");
   const uint64_t tensor = program.make();
-  program.add(EventKind::kLabel, tensor, 0, static_cast<uint64_t>(Category::kBuffer), "running_mean");
+  program.add(EventKind::kLabel, tensor, 0, static_cast<uint64_t>(Category::kBuffer),
+              "running_mean");
   program.in(Phase::kBackward);
   program.drop(tensor);
   EXPECT_EQ(program.of(tensor), Category::kBuffer);
@@ -179,19 +187,23 @@ TEST(Categories, SnapshotsAreReadFromTheirStacks) {
   Program program;
   program.record.kind = record::Record::Kind::kSnapshot;
   const std::string torch = "/venv/lib/python3.11/site-packages/torch/";
-  program.from(program.stack({{torch + "nn/modules/module.py", 1370, "convert"}, {torch + "nn/modules/module.py", 965, "_apply"},
+  program.from(program.stack({{torch + "nn/modules/module.py", 1370, "convert"},
+                              {torch + "nn/modules/module.py", 965, "_apply"},
                               {"train.py", 5, "<module>"}}));
   const uint64_t parameter = program.make();
-  program.from(program.stack({{torch + "nn/functional.py", 10, "relu"}, {torch + "nn/modules/module.py", 1800, "_call_impl"},
+  program.from(program.stack({{torch + "nn/functional.py", 10, "relu"},
+                              {torch + "nn/modules/module.py", 1800, "_call_impl"},
                               {"train.py", 9, "<module>"}}));
   const uint64_t activation = program.make();
   program.from(abi::kNoId);  // autograd's own thread has no Python stack
   const uint64_t gradient = program.make();
   program.drop(activation);
-  program.from(program.stack({{torch + "optim/adam.py", 200, "_init_group"}, {torch + "optim/adam.py", 230, "step"},
+  program.from(program.stack({{torch + "optim/adam.py", 200, "_init_group"},
+                              {torch + "optim/adam.py", 230, "step"},
                               {"train.py", 12, "<module>"}}));
   const uint64_t state = program.make();
-  program.from(program.stack({{torch + "optim/optimizer.py", 900, "zero_grad"}, {"train.py", 13, "<module>"}}));
+  program.from(program.stack(
+      {{torch + "optim/optimizer.py", 900, "zero_grad"}, {"train.py", 13, "<module>"}}));
   program.drop(gradient);
   EXPECT_EQ(program.of(parameter), Category::kParameter);
   EXPECT_EQ(program.of(activation), Category::kActivation);
@@ -201,12 +213,14 @@ TEST(Categories, SnapshotsAreReadFromTheirStacks) {
 
 TEST(Stacks, TheUsersLineIsTheInnermostThatIsTheirs) {
   RecordBuilder builder;
-  const uint32_t stack = builder.stack({{"/v/lib/python3.11/site-packages/torch/nn/functional.py", 1, "linear"},
-                                        {"/v/lib/python3.11/site-packages/transformers/models/bert.py", 300, "forward"},
-                                        {"/usr/lib/python3.11/contextlib.py", 81, "inner"},
-                                        {"<frozen runpy>", 198, "_run_module"},
-                                        {"/home/user/train.py", 12, "main"}});
-  const uint32_t torch_only = builder.stack({{"/v/lib/python3.11/site-packages/torch/optim/adam.py", 7, "step"}});
+  const uint32_t stack = builder.stack(
+      {{"/v/lib/python3.11/site-packages/torch/nn/functional.py", 1, "linear"},
+       {"/v/lib/python3.11/site-packages/transformers/models/bert.py", 300, "forward"},
+       {"/usr/lib/python3.11/contextlib.py", 81, "inner"},
+       {"<frozen runpy>", 198, "_run_module"},
+       {"/home/user/train.py", 12, "main"}});
+  const uint32_t torch_only =
+      builder.stack({{"/v/lib/python3.11/site-packages/torch/optim/adam.py", 7, "step"}});
   const Stacks stacks(builder.record);
   EXPECT_EQ(stacks.line(stack).line, 300u);
   EXPECT_EQ(stacks.user_line(stack).file, "/home/user/train.py");

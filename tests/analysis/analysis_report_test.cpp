@@ -55,7 +55,8 @@ TEST(Report, PeaksHaveTheirMoment) {
 }
 
 TEST(Report, TheDevicesPeakIsReadWhenItsMemoryIsInUse) {
-  // The peak of the device lasts from the segment's making on; its breakdown is that of the fullest moment in that time.
+  // The peak of the device lasts from the segment's making on; its breakdown is that of the fullest
+  // moment in that time.
   const auto b = one_step();
   const Report report = make_report(b.record);
   EXPECT_EQ(report.devices[0].device->breakdown.allocated_bytes, 150 * kMiB);
@@ -104,7 +105,8 @@ TEST(Report, PlainCudaProgram) {
   b.op("").from(b.stack({{"saxpy.cu", 40, "main"}}));
   b.add(EventKind::kContext, 0, 64 * kMiB);
   for (uint64_t i = 0; i < 3; ++i) b.add(EventKind::kDeviceAlloc, kBase + i * 64 * kMiB, 32 * kMiB);
-  b.add(EventKind::kDeviceAlloc, kBase + 512 * kMiB, 100 * kMiB, static_cast<uint64_t>(abi::DeviceMemoryKind::kManaged));
+  b.add(EventKind::kDeviceAlloc, kBase + 512 * kMiB, 100 * kMiB,
+        static_cast<uint64_t>(abi::DeviceMemoryKind::kManaged));
   b.add(EventKind::kDeviceOom, 0, 900 * kMiB, 500 * kMiB);
   const Report report = make_report(b.record);
   const DeviceReport& device = report.devices[0];
@@ -200,7 +202,8 @@ TEST(Report, HostileRecordsAreNoTrouble) {
         segment.address = random();
         segment.total_bytes = random();
         segment.is_expandable = random() % 2 == 0;
-        segment.blocks.push_back({random(), random(), random(), record::BlockState::State::kActive, 99});
+        segment.blocks.push_back(
+            {random(), random(), random(), record::BlockState::State::kActive, 99});
         record.final_segments.push_back(segment);
       }
     }

@@ -1,4 +1,5 @@
-// The recorded histories of a real card: what the tracker and the timeline find must be what PyTorch itself counted.
+// The recorded histories of a real card: what the tracker and the timeline find must be what
+// PyTorch itself counted.
 #include <gtest/gtest.h>
 
 #include "analysis/timeline/breakdown.h"
@@ -9,7 +10,8 @@
 namespace tonnage::analysis {
 namespace {
 
-// PyTorch's own counts (torch.cuda.memory_stats) when the history was recorded on an H200 with torch 2.11.0.
+// PyTorch's own counts (torch.cuda.memory_stats) when the history was recorded on an H200 with
+// torch 2.11.0.
 struct Case {
   const char* name;
   uint64_t peak_allocated, peak_reserved, peak_requested, reserved, allocated;
@@ -26,7 +28,8 @@ constexpr Case kCases[] = {
 class RecordedHistory : public ::testing::TestWithParam<Case> {
  protected:
   static record::Record load(const char* name) {
-    auto record = sources::read_snapshot(std::string(TONNAGE_SOURCE_DIR "/tests/data/snapshots/") + name + ".pickle.xz");
+    auto record = sources::read_snapshot(std::string(TONNAGE_SOURCE_DIR "/tests/data/snapshots/") +
+                                         name + ".pickle.xz");
     if (!record) {
       ADD_FAILURE() << record.error().text();
       return {};
@@ -52,7 +55,8 @@ TEST_P(RecordedHistory, TheEndStateIsTheSnapshotsOwn) {
   const record::Record record = load(GetParam().name);
   const Timeline timeline(record);
   std::map<uint64_t, uint64_t> live;  // address -> block size
-  timeline.for_each_live(0, record.events.size(), [&](const Allocation& a) { live[a.address] = a.block_bytes; });
+  timeline.for_each_live(0, record.events.size(),
+                         [&](const Allocation& a) { live[a.address] = a.block_bytes; });
   size_t blocks = 0;
   for (const auto& segment : record.final_segments) {
     for (const auto& block : segment.blocks) {
@@ -77,10 +81,12 @@ TEST_P(RecordedHistory, BreakdownsAddUp) {
   }
 }
 
-// The same history without its beginning, as if the ring had been full. What PyTorch reserved is exact from the first event kept.
+// The same history without its beginning, as if the ring had been full. What PyTorch reserved is
+// exact from the first event kept.
 TEST_P(RecordedHistory, WithoutItsBeginningTheEndIsTheSame) {
   record::Record record = load(GetParam().name);
-  record.events.erase(record.events.begin(), record.events.begin() + static_cast<long>(record.events.size() / 2));
+  record.events.erase(record.events.begin(),
+                      record.events.begin() + static_cast<long>(record.events.size() / 2));
   record.history_truncated = true;
   const Timeline timeline(record);
   const ProcessPeak& peak = timeline.processes().begin()->second;

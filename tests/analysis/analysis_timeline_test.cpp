@@ -4,19 +4,19 @@
 
 #include <set>
 
+#include "analysis/analysis_builder.h"
 #include "analysis/timeline/breakdown.h"
 #include "analysis/timeline/categories.h"
-#include "analysis/analysis_builder.h"
 
 namespace tonnage::analysis {
 namespace {
 
+using abi::DeviceMemoryKind;
 using testing::EventKind;
 using testing::kMiB;
 using testing::PlainAllocator;
 using testing::random_program;
 using testing::RecordBuilder;
-using abi::DeviceMemoryKind;
 
 constexpr uint64_t kBase = 0x7f0000000000;
 
@@ -37,9 +37,12 @@ TEST(Timeline, LiveSetAndSamplesAgreeWithAPlainCountAtEveryEvent) {
   RecordBuilder builder;
   builder.add(EventKind::kContext, 0, 300 * kMiB);
   PlainAllocator allocator(builder);
-  std::vector<std::pair<uint64_t, uint64_t>> truth;  // allocated and reserved after each event; holes repeat
+  std::vector<std::pair<uint64_t, uint64_t>>
+      truth;  // allocated and reserved after each event; holes repeat
   truth.resize(1, {0, 0});
-  random_program(allocator, 42, 2000, [&] { truth.resize(builder.record.events.size(), {allocator.allocated, allocator.reserved}); });
+  random_program(allocator, 42, 2000, [&] {
+    truth.resize(builder.record.events.size(), {allocator.allocated, allocator.reserved});
+  });
   const Timeline timeline(builder.record);
   EXPECT_EQ(timeline.inconsistencies(), 0u);
   std::set<uint64_t> live;
@@ -54,7 +57,8 @@ TEST(Timeline, LiveSetAndSamplesAgreeWithAPlainCountAtEveryEvent) {
     }
     if (i % 37 != 0) continue;
     std::set<uint64_t> seen;
-    timeline.for_each_live(0, i, [&](const Allocation& a) { EXPECT_TRUE(seen.insert(a.address).second); });
+    timeline.for_each_live(
+        0, i, [&](const Allocation& a) { EXPECT_TRUE(seen.insert(a.address).second); });
     ASSERT_EQ(seen, live) << "at event " << i;
   }
   const DeviceTimeline& device = timeline.devices().at(0);
@@ -128,7 +132,8 @@ TEST(Timeline, TheFirstLabelHoldsForTheWholeLife) {
   builder.segment(kBase, 2 * kMiB);
   builder.alloc(kBase, 4096);
   const uint32_t made = builder.last();
-  builder.add(EventKind::kLabel, kBase + 100, 0, static_cast<uint64_t>(Category::kParameter), "weight");
+  builder.add(EventKind::kLabel, kBase + 100, 0, static_cast<uint64_t>(Category::kParameter),
+              "weight");
   builder.add(EventKind::kLabel, kBase, 0, static_cast<uint64_t>(Category::kGradient), "other");
   builder.release(kBase, 4096);
   builder.alloc(kBase, 4096);  // the same address, another tensor
@@ -139,7 +144,8 @@ TEST(Timeline, TheFirstLabelHoldsForTheWholeLife) {
   EXPECT_NE(timeline.allocations()[1].category, Category::kParameter);
 }
 
-// The recorder names addresses, which are unique in a process, and does not say on which device they are.
+// The recorder names addresses, which are unique in a process, and does not say on which device
+// they are.
 TEST(Timeline, ALabelFindsItsBlockOnAnyDeviceOfTheProcess) {
   RecordBuilder builder;
   builder.record.devices.push_back({1, "Second GPU", 1024 * kMiB, 64 * kMiB});
@@ -149,7 +155,8 @@ TEST(Timeline, ALabelFindsItsBlockOnAnyDeviceOfTheProcess) {
   builder.segment(kBase + 1024 * kMiB, 2 * kMiB);
   builder.alloc(kBase + 1024 * kMiB, 4096);
   builder.device(0);
-  builder.add(EventKind::kLabel, kBase + 1024 * kMiB, 0, static_cast<uint64_t>(Category::kParameter), "weight");
+  builder.add(EventKind::kLabel, kBase + 1024 * kMiB, 0,
+              static_cast<uint64_t>(Category::kParameter), "weight");
   const uint32_t labelled = builder.last();
   Timeline timeline(builder.record);
   infer_categories(timeline);
@@ -176,16 +183,20 @@ TEST(Timeline, SeveralProcessesShareADevice) {
   EXPECT_EQ(device.at(ended)->device_bytes, 2 * kMiB);
   EXPECT_EQ(device.at(ended)->allocated_bytes, 1024u);
   EXPECT_EQ(timeline.live_set(0, ended).size(), 1u);
-  EXPECT_EQ(timeline.processes().at({1, 0}).allocated, 4 * kMiB);  // the block is not split: its rest is 1 MiB
+  EXPECT_EQ(timeline.processes().at({1, 0}).allocated,
+            4 * kMiB);  // the block is not split: its rest is 1 MiB
   EXPECT_EQ(sum_of_rows(breakdown_at(timeline, 0, ended)), 2 * kMiB);
   EXPECT_EQ(sum_of_rows(breakdown_at(timeline, 0, both)), 106 * kMiB);
 }
 
 TEST(Timeline, IpcMappingsAndHostMemoryTakeNoDeviceMemory) {
   RecordBuilder builder;
-  builder.add(EventKind::kDeviceAlloc, kBase, kMiB, static_cast<uint64_t>(DeviceMemoryKind::kPlain));
-  builder.add(EventKind::kDeviceAlloc, kBase + kMiB, kMiB, static_cast<uint64_t>(DeviceMemoryKind::kIpc));
-  builder.add(EventKind::kHostAlloc, 0x500, 7 * kMiB, static_cast<uint64_t>(DeviceMemoryKind::kHostPinned));
+  builder.add(EventKind::kDeviceAlloc, kBase, kMiB,
+              static_cast<uint64_t>(DeviceMemoryKind::kPlain));
+  builder.add(EventKind::kDeviceAlloc, kBase + kMiB, kMiB,
+              static_cast<uint64_t>(DeviceMemoryKind::kIpc));
+  builder.add(EventKind::kHostAlloc, 0x500, 7 * kMiB,
+              static_cast<uint64_t>(DeviceMemoryKind::kHostPinned));
   builder.add(EventKind::kHostFree, 0x500, 7 * kMiB);
   builder.add(EventKind::kDeviceFree, kBase + kMiB, kMiB);
   const Timeline timeline(builder.record);
@@ -222,7 +233,8 @@ TEST(Steps, AStepsPeakIncludesWhatWasThereBefore) {
   builder.alloc(kBase, 512);
   builder.add(EventKind::kStep, 0, 0, 2);
   const Timeline timeline(builder.record);
-  const StepPeak peak = timeline.peak_between(0, timeline.steps()[1].first_event, timeline.steps()[1].end_event);
+  const StepPeak peak =
+      timeline.peak_between(0, timeline.steps()[1].first_event, timeline.steps()[1].end_event);
   EXPECT_EQ(peak.allocated, 4096u);
   EXPECT_EQ(peak.allocated_after, 512u);
 }
@@ -263,14 +275,17 @@ TEST(Series, KeepsThePeaksExactly) {
   const DeviceTimeline& device = timeline.devices().at(0);
   const Series series = sample_series(timeline, 0, 40);
   ASSERT_EQ(series.allocated.size(), 40u);
-  EXPECT_EQ(*std::max_element(series.allocated.begin(), series.allocated.end()), device.samples[device.allocated_peak].allocated_bytes);
-  EXPECT_EQ(*std::max_element(series.reserved.begin(), series.reserved.end()), device.samples[device.reserved_peak].reserved_bytes);
+  EXPECT_EQ(*std::max_element(series.allocated.begin(), series.allocated.end()),
+            device.samples[device.allocated_peak].allocated_bytes);
+  EXPECT_EQ(*std::max_element(series.reserved.begin(), series.reserved.end()),
+            device.samples[device.reserved_peak].reserved_bytes);
   for (const CategoryPoint& point : category_series(timeline, 0, 40)) {
     uint64_t sum = 0;
     for (uint64_t bytes : point.by_category) sum += bytes;
     EXPECT_EQ(sum, point.allocated_bytes);
     const Breakdown breakdown = breakdown_at(timeline, 0, point.event);
-    EXPECT_EQ(row(breakdown, Category::kTemporary), point.by_category[static_cast<size_t>(Category::kTemporary)]);
+    EXPECT_EQ(row(breakdown, Category::kTemporary),
+              point.by_category[static_cast<size_t>(Category::kTemporary)]);
   }
 }
 

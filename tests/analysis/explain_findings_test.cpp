@@ -1,4 +1,5 @@
-// Diagnoses: on recorded failures of a real card, and on programs made by hand, one for each kind of cause.
+// Diagnoses: on recorded failures of a real card, and on programs made by hand, one for each kind
+// of cause.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,9 +13,9 @@
 namespace tonnage::analysis {
 namespace {
 
-using testing::kMiB;
 using abi::EventKind;
 using testing::has_cause;
+using testing::kMiB;
 using testing::primary;
 using testing::Program;
 using testing::RecordBuilder;
@@ -26,10 +27,14 @@ Explanation explain_file(const std::string& path, const ExplainOptions& options 
   return explain(std::make_shared<record::Record>(std::move(*record)), options);
 }
 
-std::string data(const std::string& name) { return std::string(TONNAGE_SOURCE_DIR) + "/tests/data/snapshots/" + name + ".pickle.xz"; }
+std::string data(const std::string& name) {
+  return std::string(TONNAGE_SOURCE_DIR) + "/tests/data/snapshots/" + name + ".pickle.xz";
+}
 
 size_t leaks(const Explanation& explanation) {
-  return static_cast<size_t>(std::count_if(explanation.findings.begin(), explanation.findings.end(), [](const Finding& f) { return f.bytes_per_step.has_value(); }));
+  return static_cast<size_t>(
+      std::count_if(explanation.findings.begin(), explanation.findings.end(),
+                    [](const Finding& f) { return f.bytes_per_step.has_value(); }));
 }
 
 // --- Recorded on a real card ---
@@ -42,17 +47,19 @@ struct Recorded {
 };
 
 TEST(ExplainRecorded, EveryFailureHasItsCauseAndLine) {
-  for (const Recorded& expected : std::initializer_list<Recorded>{{"oom_activations", Cause::kActivations, "vision_transformer.py", 113},
-                                                                  {"oom_activations_exp", Cause::kActivations, "vision_transformer.py", 118},
-                                                                  {"oom_eval_grad", Cause::kEvalWithGraph, "train.py", 69},
-                                                                  {"oom_fragment", Cause::kFragmentation, "train.py", 66},
-                                                                  {"oom_optimizer", Cause::kOptimizerFirstStep, "train.py", 12}}) {
+  for (const Recorded& expected : std::initializer_list<Recorded>{
+           {"oom_activations", Cause::kActivations, "vision_transformer.py", 113},
+           {"oom_activations_exp", Cause::kActivations, "vision_transformer.py", 118},
+           {"oom_eval_grad", Cause::kEvalWithGraph, "train.py", 69},
+           {"oom_fragment", Cause::kFragmentation, "train.py", 66},
+           {"oom_optimizer", Cause::kOptimizerFirstStep, "train.py", 12}}) {
     const Explanation explanation = explain_file(data(expected.name));
     const Finding* finding = primary(explanation);
     ASSERT_NE(finding, nullptr) << expected.name;
     EXPECT_EQ(finding->cause, expected.cause) << expected.name << " " << cause_name(finding->cause);
     ASSERT_TRUE(finding->site.has_value()) << expected.name;
-    EXPECT_TRUE(finding->site->line.file.ends_with(expected.file)) << expected.name << " " << finding->site->line.file;
+    EXPECT_TRUE(finding->site->line.file.ends_with(expected.file))
+        << expected.name << " " << finding->site->line.file;
     EXPECT_EQ(finding->site->line.line, expected.line) << expected.name;
     EXPECT_FALSE(finding->evidence.empty()) << expected.name;
     EXPECT_FALSE(finding->advice.empty()) << expected.name;
@@ -69,11 +76,16 @@ TEST(ExplainRecorded, TheCapIsBracketedByWhatWasSeen) {
     double fraction;
   };
   constexpr double kH200 = 150109880320.0;  // 139.80 GiB, as cudaMemGetInfo says
-  for (const Case& c : std::initializer_list<Case>{{"oom_activations", 0.05}, {"oom_activations_exp", 0.05}, {"oom_eval_grad", 0.2}, {"oom_fragment", 0.06}, {"oom_optimizer", 0.035}}) {
+  for (const Case& c : std::initializer_list<Case>{{"oom_activations", 0.05},
+                                                   {"oom_activations_exp", 0.05},
+                                                   {"oom_eval_grad", 0.2},
+                                                   {"oom_fragment", 0.06},
+                                                   {"oom_optimizer", 0.035}}) {
     const Explanation explanation = explain_file(data(c.name));
     const Failure& failure = explanation.failures.at(0);
     EXPECT_TRUE(failure.limit_is_cap && failure.limit_is_estimate);
-    EXPECT_LE(static_cast<double>(failure.limit_at_least_bytes), c.fraction * kH200 * 1.0001) << c.name;
+    EXPECT_LE(static_cast<double>(failure.limit_at_least_bytes), c.fraction * kH200 * 1.0001)
+        << c.name;
     EXPECT_GE(static_cast<double>(*failure.limit_bytes), c.fraction * kH200 * 0.9999) << c.name;
   }
 }
@@ -81,7 +93,8 @@ TEST(ExplainRecorded, TheCapIsBracketedByWhatWasSeen) {
 TEST(ExplainRecorded, TheOptimizersStateIsForeseen) {
   const Explanation explanation = explain_file(data("oom_optimizer"));
   // AdamW: twice the parameters, of which there are 1,419,378,688 bytes.
-  EXPECT_NEAR(static_cast<double>(primary(explanation)->bytes), 2.0 * 1419378688, 0.01 * 2 * 1419378688);
+  EXPECT_NEAR(static_cast<double>(primary(explanation)->bytes), 2.0 * 1419378688,
+              0.01 * 2 * 1419378688);
 }
 
 TEST(ExplainRecorded, TheLeakIsFoundAtItsLineAndForecast) {
@@ -107,7 +120,8 @@ TEST(ExplainRecorded, HealthyStepsHaveNoLeak) {
   }
 }
 
-// More histories than the repository holds: set TONNAGE_TRACES to a folder of .pickle.xz files whose names begin with oom_, leak_ or else.
+// More histories than the repository holds: set TONNAGE_TRACES to a folder of .pickle.xz files
+// whose names begin with oom_, leak_ or else.
 TEST(ExplainRecorded, WholeFolder) {
   const char* folder = std::getenv("TONNAGE_TRACES");
   if (folder == nullptr) GTEST_SKIP() << "TONNAGE_TRACES is not set";
@@ -153,7 +167,11 @@ TEST(ExplainCauses, Activations) {
   EXPECT_EQ(primary(explanation)->cause, Cause::kActivations);
   EXPECT_EQ(primary(explanation)->bytes, 40u * 12 * kMiB);
   // 40 alike layers: one of them and a boundary each would stay.
-  EXPECT_TRUE(std::any_of(primary(explanation)->advice.begin(), primary(explanation)->advice.end(), [](const Advice& a) { return a.text.find("halves the activations: about 240.0 MiB") != std::string::npos; }));
+  EXPECT_TRUE(std::any_of(primary(explanation)->advice.begin(), primary(explanation)->advice.end(),
+                          [](const Advice& a) {
+                            return a.text.find("halves the activations: about 240.0 MiB") !=
+                                   std::string::npos;
+                          }));
 }
 
 TEST(ExplainCauses, Logits) {
@@ -175,7 +193,8 @@ TEST(ExplainCauses, LargeSample) {
   for (int i = 0; i < 9; ++i) p.make(Phase::kForward, p.forward, 40 * kMiB, Category::kActivation);
   p.fail(Phase::kForward, p.forward, 40 * kMiB, 10 * kMiB);
   const Explanation explanation = p.explain();
-  EXPECT_EQ(primary(explanation)->cause, Cause::kLargeSample) << cause_name(primary(explanation)->cause);
+  EXPECT_EQ(primary(explanation)->cause, Cause::kLargeSample)
+      << cause_name(primary(explanation)->cause);
   EXPECT_EQ(explanation.failures[0].moment.step, 7u);
   EXPECT_TRUE(has_cause(explanation, Cause::kActivations));
 }
@@ -194,7 +213,8 @@ TEST(ExplainCauses, OptimizerCopies) {
   p.add_parameters(10 * kMiB, 40);
   p.train_step(1, 4, 12 * kMiB);
   p.train_step(2, 4, 12 * kMiB);
-  for (int i = 0; i < 20; ++i) p.make(Phase::kOptimizer, p.step_copies, 10 * kMiB, Category::kTemporary);
+  for (int i = 0; i < 20; ++i)
+    p.make(Phase::kOptimizer, p.step_copies, 10 * kMiB, Category::kTemporary);
   p.fail(Phase::kOptimizer, p.step_copies, 10 * kMiB, 2 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_EQ(primary(explanation)->cause, Cause::kOptimizerCopies);
@@ -208,7 +228,8 @@ TEST(ExplainCauses, KeptTensorsEachStep) {
   for (int step = 1; step <= 8; ++step) p.train_step(step, 4, 12 * kMiB, 4);
   p.fail(Phase::kForward, p.forward, 40 * kMiB, 10 * kMiB);
   const Explanation explanation = p.explain();
-  EXPECT_EQ(primary(explanation)->cause, Cause::kKeptAcrossSteps) << cause_name(primary(explanation)->cause);
+  EXPECT_EQ(primary(explanation)->cause, Cause::kKeptAcrossSteps)
+      << cause_name(primary(explanation)->cause);
   EXPECT_EQ(*primary(explanation)->bytes_per_step, 48u * kMiB);
   EXPECT_EQ(primary(explanation)->site->line.line, 21u);
   EXPECT_EQ(primary(explanation)->bytes, 8u * 48 * kMiB);
@@ -224,7 +245,8 @@ TEST(ExplainCauses, RequestLargerThanTheCard) {
 TEST(ExplainCauses, CapIsNamedOnlyIfTheCardHadRoom) {
   Program full;
   full.add_parameters(10 * kMiB, 4);
-  full.fail(Phase::kForward, full.forward, 40 * kMiB, 70 * kMiB);  // less than the margin above the request
+  full.fail(Phase::kForward, full.forward, 40 * kMiB,
+            70 * kMiB);  // less than the margin above the request
   EXPECT_FALSE(has_cause(full.explain(), Cause::kMemoryFraction));
   Program capped;
   capped.add_parameters(10 * kMiB, 4);
@@ -292,7 +314,8 @@ TEST(ExplainGrowth, OneTensorAStepIsFound) {
   EXPECT_EQ(*leak.bytes_per_step, 12u * kMiB);
   EXPECT_EQ(leak.site->line.line, 21u);
   EXPECT_NE(leak.text.find("one tensor each time of 12.0 MiB"), std::string::npos) << leak.text;
-  // The tenth step's peak is 3 x 4 x 10 (state) + 4 x 12 (activations) + 10 x 12 (kept) = 288 MiB of 4096: 317 more steps fit.
+  // The tenth step's peak is 3 x 4 x 10 (state) + 4 x 12 (activations) + 10 x 12 (kept) = 288 MiB
+  // of 4096: 317 more steps fit.
   EXPECT_EQ(leak.fails_at_step, 10u + 317 + 1);
 }
 
@@ -301,11 +324,13 @@ TEST(ExplainGrowth, ALoopWithoutStepsIsRecognised) {
   p.add_parameters(10 * kMiB, 4);
   for (int batch = 0; batch < 8; ++batch) {
     p.make(Phase::kEval, p.load, 6 * kMiB);
-    for (int i = 0; i < 6; ++i) p.make(Phase::kEval, p.eval, (12 + static_cast<uint64_t>(i)) * kMiB, Category::kActivation);
+    for (int i = 0; i < 6; ++i)
+      p.make(Phase::kEval, p.eval, (12 + static_cast<uint64_t>(i)) * kMiB, Category::kActivation);
   }
   p.fail(Phase::kEval, p.eval, 100 * kMiB, 10 * kMiB);
   const Explanation explanation = p.explain();
-  EXPECT_EQ(primary(explanation)->cause, Cause::kEvalWithGraph) << cause_name(primary(explanation)->cause);
+  EXPECT_EQ(primary(explanation)->cause, Cause::kEvalWithGraph)
+      << cause_name(primary(explanation)->cause);
   EXPECT_EQ(primary(explanation)->site->line.line, 120u);
 }
 

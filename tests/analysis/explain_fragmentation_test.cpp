@@ -1,8 +1,8 @@
 // Segment maps and the smallest set of blocks that would have to move, held against a plain search.
 #include <gtest/gtest.h>
 
-#include "analysis/diagnosis/fragmentation.h"
 #include "analysis/analysis_builder.h"
+#include "analysis/diagnosis/fragmentation.h"
 
 namespace tonnage::analysis {
 namespace {
@@ -23,7 +23,8 @@ TEST(Fragmentation, MapAndSumsAreTheAllocatorsOwn) {
     const Fragmentation sums = measure_fragmentation(map);
     EXPECT_EQ(sums.reserved, allocator.reserved);
     EXPECT_EQ(sums.requested + sums.rounding, allocator.allocated);
-    EXPECT_EQ(sums.requested + sums.rounding + sums.pending + sums.cached + sums.pinned, sums.reserved);
+    EXPECT_EQ(sums.requested + sums.rounding + sums.pending + sums.cached + sums.pinned,
+              sums.reserved);
     auto piece = allocator.pieces.begin();
     for (const MapSegment& segment : map.segments) {
       uint64_t end = segment.address;

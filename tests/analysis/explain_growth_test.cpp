@@ -1,5 +1,6 @@
-// Growth: which lines belong together, and what only fills a cache. Each history is the smallest one that shows the kind; the programs
-// behind them were run, with a snapshot and a record of each (tests/e2e/test_explain.py has the main ones).
+// Growth: which lines belong together, and what only fills a cache. Each history is the smallest
+// one that shows the kind; the programs behind them were run, with a snapshot and a record of each
+// (tests/e2e/test_explain.py has the main ones).
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -31,7 +32,9 @@ bool says(const Finding& finding, const std::string& part) {
 }
 
 // A line of the program's own loop, outside every module.
-uint32_t loop_line(Program& p, uint32_t line, const char* function = "main") { return p.out.stack({{"/home/u/train.py", line, function}, {"/home/u/train.py", 140, "<module>"}}); }
+uint32_t loop_line(Program& p, uint32_t line, const char* function = "main") {
+  return p.out.stack({{"/home/u/train.py", line, function}, {"/home/u/train.py", 140, "<module>"}});
+}
 
 struct Step {
   Program& p;
@@ -44,17 +47,21 @@ struct Step {
   }
 };
 
-// A training run: extra(step) is called before the forward pass, after(step) when the backward pass is over.
-Explanation run(int steps, const std::function<void(Step&)>& before, const std::function<void(Step&)>& after = {}) {
+// A training run: extra(step) is called before the forward pass, after(step) when the backward pass
+// is over.
+Explanation run(int steps, const std::function<void(Step&)>& before,
+                const std::function<void(Step&)>& after = {}) {
   Program p;
   p.add_parameters(10 * kMiB, 4);
   for (int number = 1; number <= steps; ++number) {
     Step step{p, static_cast<uint64_t>(number)};
     if (before) before(step);
     std::vector<uint64_t> live;
-    for (int i = 0; i < 4; ++i) live.push_back(p.make(Phase::kForward, p.forward, 12 * kMiB, Category::kActivation));
+    for (int i = 0; i < 4; ++i)
+      live.push_back(p.make(Phase::kForward, p.forward, 12 * kMiB, Category::kActivation));
     if (p.gradients.empty()) {
-      for (size_t i = 0; i < p.parameters.size(); ++i) p.gradients.push_back(p.make(Phase::kBackward, 0, 10 * kMiB, Category::kGradient));
+      for (size_t i = 0; i < p.parameters.size(); ++i)
+        p.gradients.push_back(p.make(Phase::kBackward, 0, 10 * kMiB, Category::kGradient));
     }
     for (auto it = live.rbegin(); it != live.rend(); ++it) p.drop(Phase::kBackward, *it);
     if (after) after(step);
@@ -83,10 +90,12 @@ TEST(GrowthTogether, AGraphWithWhatItsPassWasGiven) {
   EXPECT_EQ(found[0].bytes_per_step, 72u * kMiB);
   EXPECT_EQ(found[0].site->line.line, 90u);
   EXPECT_GT(found[0].confidence, 0.9);
-  EXPECT_TRUE(says(found[0], "of it 12.0 MiB a step at train.py:88, 1 tensor: what the pass was given"));
+  EXPECT_TRUE(
+      says(found[0], "of it 12.0 MiB a step at train.py:88, 1 tensor: what the pass was given"));
 }
 
-// Tonnage's records give backward passes the line of the forward pass: forty tensors of one line are not "made by backward passes".
+// Tonnage's records give backward passes the line of the forward pass: forty tensors of one line
+// are not "made by backward passes".
 TEST(GrowthTogether, AGraphAndTheBackwardPassThatKeptIt) {
   const auto found = growth(run(10, [](Step& step) {
     keep_graph(step);
@@ -103,7 +112,11 @@ TEST(GrowthTogether, AGraphAndTheBackwardPassThatKeptIt) {
 }
 
 TEST(GrowthTogether, AnotherCauseStaysApart) {
-  const auto found = growth(run(10, [](Step& step) { keep_graph(step); }, [](Step& step) { step.keep(Phase::kForward, loop_line(step.p, 97), 12 * kMiB, "aten::zeros"); }));
+  const auto found = growth(run(
+      10, [](Step& step) { keep_graph(step); },
+      [](Step& step) {
+        step.keep(Phase::kForward, loop_line(step.p, 97), 12 * kMiB, "aten::zeros");
+      }));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].bytes_per_step, 60u * kMiB);
   EXPECT_EQ(found[0].site->line.line, 90u);
@@ -141,8 +154,10 @@ TEST(GrowthTogether, ATensorAndItsGradient) {
 TEST(GrowthTogether, AnInputThatGetsAGradientIsNoParameter) {
   const auto told = [](const std::string& name) {
     return growth(run(10, [&](Step& step) {
-      const uint64_t address = step.keep(Phase::kForward, loop_line(step.p, 88), 2 * kMiB, "aten::randn");
-      step.p.out.add(abi::EventKind::kLabel, address, 0, static_cast<uint64_t>(Category::kParameter), name);
+      const uint64_t address =
+          step.keep(Phase::kForward, loop_line(step.p, 88), 2 * kMiB, "aten::randn");
+      step.p.out.add(abi::EventKind::kLabel, address, 0,
+                     static_cast<uint64_t>(Category::kParameter), name);
       if (name.empty()) step.p.out.record.events.back().name = abi::kNoId;
     }));
   };
@@ -154,23 +169,28 @@ TEST(GrowthTogether, WhatIsMadeOfAQueueGrowsWithIt) {
   uint64_t joined = 0;
   const auto found = growth(run(12, {}, [&](Step& step) {
     step.keep(Phase::kOther, loop_line(step.p, 20, "remember"), 4 * kMiB);
-    const uint64_t next = step.keep(Phase::kOther, loop_line(step.p, 31, "scores"), step.number * 2 * kMiB);
+    const uint64_t next =
+        step.keep(Phase::kOther, loop_line(step.p, 31, "scores"), step.number * 2 * kMiB);
     if (joined) step.p.drop(Phase::kOther, joined);
     joined = next;
   }));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].site->line.line, 20u);
   EXPECT_EQ(found[0].bytes_per_step, 6u * kMiB);
-  EXPECT_TRUE(says(found[0], "of it 2.0 MiB a step at train.py:31, 1 tensor: made of what is kept, and larger each time"));
+  EXPECT_TRUE(says(
+      found[0],
+      "of it 2.0 MiB a step at train.py:31, 1 tensor: made of what is kept, and larger each time"));
 }
 
 // --- Caches ---
 
 TEST(GrowthCaches, OneThatIsFillingIsSaidToBePossible) {
-  const auto found = growth(run(16, [](Step& step) { step.keep(Phase::kOther, loop_line(step.p, 88), 2 * kMiB); }));
+  const auto found = growth(
+      run(16, [](Step& step) { step.keep(Phase::kOther, loop_line(step.p, 88), 2 * kMiB); }));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_LE(found[0].confidence, 0.6);
-  EXPECT_TRUE(says(found[0], "It may also be a cache, a replay buffer or a queue that is still filling"));
+  EXPECT_TRUE(
+      says(found[0], "It may also be a cache, a replay buffer or a queue that is still filling"));
   EXPECT_TRUE(says(found[0], "What would show it"));
   EXPECT_TRUE(says(found[0], "choose its capacity by the card"));
   // A graph is none.
@@ -182,19 +202,32 @@ TEST(GrowthCaches, OneThatIsFillingIsSaidToBePossible) {
 
 TEST(GrowthCaches, EverFewerTensorsAreNoLeak) {
   // Samples that are cached by their number: most of a batch is new at first, ever less later.
-  const auto kept = [](uint64_t number) { return number <= 4 ? 8 : number <= 8 ? 4 : number <= 12 ? 2 : 1; };
-  EXPECT_EQ(growth(run(16, [&](Step& step) {
-    for (int i = 0; i < kept(step.number); ++i) step.keep(Phase::kOther, loop_line(step.p, 88), 2 * kMiB);
-  })).size(), 0u);
+  const auto kept = [](uint64_t number) {
+    return number <= 4 ? 8 : number <= 8 ? 4 : number <= 12 ? 2 : 1;
+  };
+  EXPECT_EQ(growth(run(16,
+                       [&](Step& step) {
+                         for (int i = 0; i < kept(step.number); ++i)
+                           step.keep(Phase::kOther, loop_line(step.p, 88), 2 * kMiB);
+                       }))
+                .size(),
+            0u);
   // The same number of ever smaller ones is a leak all the same.
-  EXPECT_EQ(growth(run(16, [&](Step& step) { step.keep(Phase::kOther, loop_line(step.p, 88), (40 - 2 * step.number) * kMiB); })).size(), 1u);
+  EXPECT_EQ(growth(run(16,
+                       [&](Step& step) {
+                         step.keep(Phase::kOther, loop_line(step.p, 88),
+                                   (40 - 2 * step.number) * kMiB);
+                       }))
+                .size(),
+            1u);
 }
 
 TEST(GrowthCaches, AQueueThatHasJustBecomeFullIsNoLeak) {
   for (const size_t capacity : {13u, 100u}) {
     std::vector<uint64_t> queue;
     const auto found = growth(run(16, [&](Step& step) {
-      if (step.number == 1) step.keep(Phase::kOther, loop_line(step.p, 88), 1 * kMiB);  // stays for good
+      if (step.number == 1)
+        step.keep(Phase::kOther, loop_line(step.p, 88), 1 * kMiB);  // stays for good
       queue.push_back(step.keep(Phase::kOther, loop_line(step.p, 88), 2 * kMiB));
       if (queue.size() <= capacity) return;
       step.p.drop(Phase::kOther, queue.front());
@@ -219,10 +252,13 @@ TEST(GrowthCaches, YoungOnesThatGoMakeNoQueue) {
 
 TEST(GrowthCaches, OneTensorForEachSize) {
   const auto by_shape = [](bool always) {
-    return growth(run(16, [&](Step& step) {
-      if (!always && step.number % 6 == 0) return;  // a length that was there before
-      step.keep(Phase::kOther, loop_line(step.p, 88), step.number * kMiB);
-    })).size();
+    return growth(run(16,
+                      [&](Step& step) {
+                        if (!always && step.number % 6 == 0)
+                          return;  // a length that was there before
+                        step.keep(Phase::kOther, loop_line(step.p, 88), step.number * kMiB);
+                      }))
+        .size();
   };
   EXPECT_EQ(by_shape(false), 0u);
   EXPECT_EQ(by_shape(true), 1u);
@@ -239,7 +275,10 @@ TEST(GrowthCaches, StepsThatMadeNothingAreEvidence) {
 TEST(GrowthCaches, KeysAndValuesOfOneGeneration) {
   for (const char* function : {"generate", "train"}) {
     const auto found = growth(run(16, [&](Step& step) {
-      const uint32_t keys = step.p.out.stack({{"/home/u/model.py", 40, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/serve.py", 12, function}});
+      const uint32_t keys =
+          step.p.out.stack({{"/home/u/model.py", 40, "forward"},
+                            {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"},
+                            {"/home/u/serve.py", 12, function}});
       step.keep(Phase::kForward, keys, 2 * kMiB);
     }));
     EXPECT_EQ(found.size(), function == std::string("generate") ? 0u : 1u) << function;

@@ -1,4 +1,5 @@
-// Kinds of failures and of growth that look like another kind at first sight. Each history is the smallest one that shows the kind.
+// Kinds of failures and of growth that look like another kind at first sight. Each history is the
+// smallest one that shows the kind.
 #include <gtest/gtest.h>
 
 #include "analysis/diagnosis/failures.h"
@@ -18,7 +19,9 @@ using testing::Program;
 constexpr const char* kTorch = "/venv/lib/python3.11/site-packages/torch/";
 
 size_t leaks(const Explanation& explanation) {
-  return static_cast<size_t>(std::count_if(explanation.findings.begin(), explanation.findings.end(), [](const Finding& f) { return f.bytes_per_step.has_value(); }));
+  return static_cast<size_t>(
+      std::count_if(explanation.findings.begin(), explanation.findings.end(),
+                    [](const Finding& f) { return f.bytes_per_step.has_value(); }));
 }
 
 const char* cause_of(const Explanation& explanation) {
@@ -37,11 +40,13 @@ Program training(int parameters = 4, int steps = 0) {
 
 TEST(ExplainKinds, GrowthInEveryFourthStep) {
   Program p = training();
-  for (int step = 1; step <= 24; ++step) p.train_step(static_cast<uint64_t>(step), 4, 12 * kMiB, step % 4 == 0 ? 1 : 0);
+  for (int step = 1; step <= 24; ++step)
+    p.train_step(static_cast<uint64_t>(step), 4, 12 * kMiB, step % 4 == 0 ? 1 : 0);
   const Explanation explanation = p.explain();
   ASSERT_EQ(leaks(explanation), 1u);
   EXPECT_EQ(explanation.findings[0].bytes_per_step, 3u * kMiB);
-  EXPECT_NE(explanation.findings[0].text.find("12.0 MiB every 4th step"), std::string::npos) << explanation.findings[0].text;
+  EXPECT_NE(explanation.findings[0].text.find("12.0 MiB every 4th step"), std::string::npos)
+      << explanation.findings[0].text;
 }
 
 TEST(ExplainKinds, WhatComesUnevenlyIsACache) {
@@ -78,7 +83,11 @@ TEST(ExplainKinds, StateOfLayersThatAreUnfrozenOneByOneIsNoLeak) {
 // One tensor that is replaced by a larger one each time.
 Explanation replaced(const char* function, bool samples_grow) {
   Program p = training();
-  const uint32_t join = p.out.stack({{"/home/u/cache.py", 12, "update"}, {"/home/u/model.py", 30, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/serve.py", 40, function}});
+  const uint32_t join =
+      p.out.stack({{"/home/u/cache.py", 12, "update"},
+                   {"/home/u/model.py", 30, "forward"},
+                   {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"},
+                   {"/home/u/serve.py", 40, function}});
   uint64_t cache = 0;
   for (uint64_t step = 1; step <= 12; ++step) {
     const uint64_t grown = p.make(Phase::kForward, join, step * 4 * kMiB);
@@ -124,10 +133,13 @@ TEST(ExplainKinds, WhatWasGivenBackBeforeIsNoLeak) {
 
 TEST(ExplainKinds, ATrainersOwnLoop) {
   Program p = training(4, 3);
-  const uint32_t prepare = p.out.stack({{"/venv/lib/python3.11/site-packages/trainer/loop.py", 20, "prepare"}, {"/home/u/train.py", 130, "main"}});
+  const uint32_t prepare =
+      p.out.stack({{"/venv/lib/python3.11/site-packages/trainer/loop.py", 20, "prepare"},
+                   {"/home/u/train.py", 130, "main"}});
   for (int batch = 0; batch < 8; ++batch) {
     p.make(Phase::kEval, prepare, 6 * kMiB);
-    for (int i = 0; i < 6; ++i) p.make(Phase::kEval, p.eval, (12 + static_cast<uint64_t>(i)) * kMiB, Category::kActivation);
+    for (int i = 0; i < 6; ++i)
+      p.make(Phase::kEval, p.eval, (12 + static_cast<uint64_t>(i)) * kMiB, Category::kActivation);
   }
   p.fail(Phase::kEval, p.eval, 100 * kMiB, 10 * kMiB);
   EXPECT_STREQ(cause_of(p.explain()), "eval_with_graph");
@@ -138,26 +150,33 @@ TEST(ExplainKinds, LossesThatAreSummedBeforeOneBackwardPass) {
   p.train_step(1, 6, 12 * kMiB);
   for (int batch = 0; batch < 8; ++batch) {
     p.make(Phase::kData, p.load, 6 * kMiB);
-    for (int i = 0; i < 6; ++i) p.make(Phase::kForward, p.forward, (12 + static_cast<uint64_t>(i)) * kMiB, Category::kActivation);
+    for (int i = 0; i < 6; ++i)
+      p.make(Phase::kForward, p.forward, (12 + static_cast<uint64_t>(i)) * kMiB,
+             Category::kActivation);
   }
   p.fail(Phase::kForward, p.forward, 100 * kMiB, 10 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "kept_across_steps");
-  EXPECT_NE(primary(explanation)->advice.at(0).text.find("backward() on each batch"), std::string::npos) << explanation.summary;
+  EXPECT_NE(primary(explanation)->advice.at(0).text.find("backward() on each batch"),
+            std::string::npos)
+      << explanation.summary;
 }
 
 TEST(ExplainKinds, GrowthThatBeganBeforeTheRing) {
   Program p;
   p.out.record.kind = record::Record::Kind::kSnapshot;
-  for (int i = 0; i < 60; ++i) p.make(Phase::kForward, p.forward, 12 * kMiB);  // fall out of the ring below
+  for (int i = 0; i < 60; ++i)
+    p.make(Phase::kForward, p.forward, 12 * kMiB);  // fall out of the ring below
   const size_t lost = p.out.record.events.size();
   for (int step = 61; step <= 68; ++step) {
-    for (int i = 0; i < 4; ++i) p.drop(Phase::kBackward, p.make(Phase::kForward, p.forward, 9 * kMiB));
+    for (int i = 0; i < 4; ++i)
+      p.drop(Phase::kBackward, p.make(Phase::kForward, p.forward, 9 * kMiB));
     p.make(Phase::kForward, p.forward, 12 * kMiB);
     p.out.in(Phase::kOther).from(0);
     p.out.add(EventKind::kStep, 0, 0, static_cast<uint64_t>(step));
   }
-  p.out.record.events.erase(p.out.record.events.begin(), p.out.record.events.begin() + static_cast<ptrdiff_t>(lost));
+  p.out.record.events.erase(p.out.record.events.begin(),
+                            p.out.record.events.begin() + static_cast<ptrdiff_t>(lost));
   p.out.record.history_truncated = true;
   p.out.record.devices[0].total_bytes = 0;
   p.fail(Phase::kForward, p.forward, 40 * kMiB, 10 * kMiB);
@@ -165,7 +184,9 @@ TEST(ExplainKinds, GrowthThatBeganBeforeTheRing) {
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "kept_across_steps") << explanation.summary;
   const auto& evidence = primary(explanation)->evidence;
-  EXPECT_TRUE(std::any_of(evidence.begin(), evidence.end(), [](const Evidence& e) { return e.text.find("older than the history") != std::string::npos; }));
+  EXPECT_TRUE(std::any_of(evidence.begin(), evidence.end(), [](const Evidence& e) {
+    return e.text.find("older than the history") != std::string::npos;
+  }));
 }
 
 // --- Failures that are none, and many that are one ---
@@ -173,8 +194,14 @@ TEST(ExplainKinds, GrowthThatBeganBeforeTheRing) {
 TEST(ExplainKinds, AConvolutionThatGetsAlong) {
   for (const bool overcome : {true, false}) {
     Program p = training(4, 3);
-    const uint32_t conv = p.out.stack({{std::string(kTorch) + "nn/modules/conv.py", 540, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 90, "main"}});
-    const uint32_t next = p.out.stack({{"/home/u/model.py", 22, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 90, "main"}});
+    const uint32_t conv =
+        p.out.stack({{std::string(kTorch) + "nn/modules/conv.py", 540, "forward"},
+                     {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"},
+                     {"/home/u/train.py", 90, "main"}});
+    const uint32_t next =
+        p.out.stack({{"/home/u/model.py", 22, "forward"},
+                     {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"},
+                     {"/home/u/train.py", 90, "main"}});
     for (int i = 0; i < 3; ++i) p.fail(Phase::kForward, conv, 500 * kMiB, 10 * kMiB);
     if (overcome) p.make(Phase::kForward, next, 12 * kMiB);
     const Explanation explanation = p.explain();
@@ -198,9 +225,13 @@ TEST(ExplainKinds, AWorkspacesSizeMakesNoWorkspace) {
 
 TEST(ExplainKinds, LogitsBeforeTheLossIsReached) {
   Program p = training();
-  const uint32_t head = p.out.stack({{"/home/u/model.py", 60, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 90, "main"}});
+  const uint32_t head =
+      p.out.stack({{"/home/u/model.py", 60, "forward"},
+                   {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"},
+                   {"/home/u/train.py", 90, "main"}});
   for (uint64_t step = 1; step <= 3; ++step) {
-    const uint64_t logits = p.make(Phase::kForward, head, 64 * kMiB), loss = p.make(Phase::kForward, p.loss, 63 * kMiB);
+    const uint64_t logits = p.make(Phase::kForward, head, 64 * kMiB),
+                   loss = p.make(Phase::kForward, p.loss, 63 * kMiB);
     p.drop(Phase::kBackward, loss);
     p.drop(Phase::kBackward, logits);
     p.train_step(step, 4, 12 * kMiB);
@@ -226,7 +257,10 @@ TEST(ExplainKinds, LogitsOfAFirstStepWithoutANamedLoss) {
 
 TEST(ExplainKinds, AutocastsCopiesWithoutOperatorNames) {
   Program p = training(200);
-  const uint32_t linear = p.out.stack({{std::string(kTorch) + "nn/modules/linear.py", 134, "forward"}, {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 90, "main"}});
+  const uint32_t linear =
+      p.out.stack({{std::string(kTorch) + "nn/modules/linear.py", 134, "forward"},
+                   {std::string(kTorch) + "nn/modules/module.py", 1790, "_call_impl"},
+                   {"/home/u/train.py", 90, "main"}});
   for (int i = 0; i < 80; ++i) {
     p.make(Phase::kForward, linear, 5 * kMiB, Category::kActivation);
     p.make(Phase::kForward, linear, kMiB / 2, Category::kActivation);
@@ -238,13 +272,18 @@ TEST(ExplainKinds, AutocastsCopiesWithoutOperatorNames) {
 TEST(ExplainKinds, MomentumAndOnesOwnOptimizerMakeStateToo) {
   for (const char* file : {"optim/sgd.py", "optim/optimizer.py"}) {
     Program p = training(20);
-    for (int i = 0; i < 20; ++i) p.gradients.push_back(p.make(Phase::kBackward, 0, 10 * kMiB, Category::kGradient));
-    const uint32_t step = p.out.stack({{std::string(kTorch) + file, 400, "_single_tensor_sgd"}, {std::string(kTorch) + "optim/sgd.py", 120, "step"}, {"/home/u/train.py", 95, "main"}});
-    for (int i = 0; i < 8; ++i) p.make(Phase::kOptimizer, step, 10 * kMiB, Category::kOptimizerState);
+    for (int i = 0; i < 20; ++i)
+      p.gradients.push_back(p.make(Phase::kBackward, 0, 10 * kMiB, Category::kGradient));
+    const uint32_t step = p.out.stack({{std::string(kTorch) + file, 400, "_single_tensor_sgd"},
+                                       {std::string(kTorch) + "optim/sgd.py", 120, "step"},
+                                       {"/home/u/train.py", 95, "main"}});
+    for (int i = 0; i < 8; ++i)
+      p.make(Phase::kOptimizer, step, 10 * kMiB, Category::kOptimizerState);
     p.fail(Phase::kOptimizer, step, 10 * kMiB, 2 * kMiB);
     const Explanation explanation = p.explain();
     EXPECT_STREQ(cause_of(explanation), "optimizer_first_step");
-    EXPECT_NE(explanation.summary.find("1 tensor per parameter"), std::string::npos) << explanation.summary;
+    EXPECT_NE(explanation.summary.find("1 tensor per parameter"), std::string::npos)
+        << explanation.summary;
   }
 }
 
@@ -255,7 +294,8 @@ TEST(ExplainKinds, TheWeightsTwice) {
   p.fail(Phase::kOther, load, 10 * kMiB, 2 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "model_state");
-  EXPECT_NE(explanation.summary.find("the weights a second time"), std::string::npos) << explanation.summary;
+  EXPECT_NE(explanation.summary.find("the weights a second time"), std::string::npos)
+      << explanation.summary;
   EXPECT_NE(explanation.summary.find("train.py:40"), std::string::npos);
 }
 
@@ -272,7 +312,8 @@ TEST(ExplainKinds, AnotherProcessOnTheCard) {
   EXPECT_NE(explanation.summary.find("process 4711"), std::string::npos) << explanation.summary;
 }
 
-// Holes that would just hold the request, in the middle of a first forward pass: closing them would not carry far.
+// Holes that would just hold the request, in the middle of a first forward pass: closing them would
+// not carry far.
 TEST(ExplainKinds, AFewHolesAreNotTheReason) {
   Program p = training();
   std::vector<uint64_t> holes;
@@ -290,7 +331,8 @@ TEST(ExplainKinds, AFewHolesAreNotTheReason) {
   EXPECT_TRUE(has_cause(explanation, Cause::kFragmentation));
 }
 
-// Small results pin the segments of large ones that are gone: with what the card had left, those would have been enough.
+// Small results pin the segments of large ones that are gone: with what the card had left, those
+// would have been enough.
 TEST(ExplainKinds, SegmentsThatCouldNotBeGivenBack) {
   Program p;
   std::vector<uint64_t> large;
@@ -302,7 +344,8 @@ TEST(ExplainKinds, SegmentsThatCouldNotBeGivenBack) {
   p.fail(Phase::kOther, p.load, 700 * kMiB, 500 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "fragmentation") << explanation.summary;
-  EXPECT_NE(explanation.summary.find("500.0 MiB outside of them"), std::string::npos) << explanation.summary;
+  EXPECT_NE(explanation.summary.find("500.0 MiB outside of them"), std::string::npos)
+      << explanation.summary;
 }
 
 // --- Steps ---
@@ -310,7 +353,11 @@ TEST(ExplainKinds, SegmentsThatCouldNotBeGivenBack) {
 TEST(ExplainKinds, TwoOptimizersOfOneClass) {
   Program p;
   p.out.record.kind = record::Record::Kind::kSnapshot;
-  const auto caller = [&](uint32_t line) { return p.out.stack({{std::string(kTorch) + "optim/adam.py", 300, "_single_tensor_adam"}, {std::string(kTorch) + "optim/adam.py", 240, "step"}, {"/home/u/gan.py", line, "main"}}); };
+  const auto caller = [&](uint32_t line) {
+    return p.out.stack({{std::string(kTorch) + "optim/adam.py", 300, "_single_tensor_adam"},
+                        {std::string(kTorch) + "optim/adam.py", 240, "step"},
+                        {"/home/u/gan.py", line, "main"}});
+  };
   const uint32_t first = caller(30), second = caller(40);
   for (int i = 0; i < 6; ++i) {
     for (const uint32_t stack : {first, second}) {
@@ -321,7 +368,8 @@ TEST(ExplainKinds, TwoOptimizersOfOneClass) {
     }
   }
   const auto steps = find_steps(p.out.record, Stacks(p.out.record));
-  EXPECT_EQ(std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.complete; }), 6);
+  EXPECT_EQ(
+      std::count_if(steps.begin(), steps.end(), [](const Step& step) { return step.complete; }), 6);
 }
 
 // --- What is not known is not said ---
@@ -332,26 +380,39 @@ TEST(ExplainKinds, ASnapshotKnowsOnlyUntilItWasTaken) {
   p.out.record.processes[0].ended = false;
   EXPECT_NE(p.explain().summary.find("as far as the record goes"), std::string::npos);
   p.out.record.kind = record::Record::Kind::kSnapshot;
-  EXPECT_NE(p.explain().summary.find("up to the moment at which the snapshot was taken"), std::string::npos);
+  EXPECT_NE(p.explain().summary.find("up to the moment at which the snapshot was taken"),
+            std::string::npos);
   p.out.record.history_truncated = true;
   EXPECT_NE(p.explain().summary.find("in this part of the history"), std::string::npos);
   p.out.record.final_segments = p.allocator.segments();
   p.out.record.events.clear();
-  EXPECT_NE(p.explain().summary.find("whether the program ran out of memory is not in it"), std::string::npos) << p.explain().summary;
+  EXPECT_NE(p.explain().summary.find("whether the program ran out of memory is not in it"),
+            std::string::npos)
+      << p.explain().summary;
 }
 
 // --- Logs ---
 
 TEST(ExplainKinds, ALineThatDoesSeveralThings) {
   const std::string line = "    loss = model(x.to(dev)); loss.backward(); optimizer.step()\n";
-  const std::string message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 MiB. GPU 0 has a total capacity of 23.65 GiB of which 11.06 MiB is free. Of the allocated memory 22.90 GiB is allocated by PyTorch, and 19.87 MiB is "
-                              "reserved by PyTorch but unallocated.\n";
+  const std::string message =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 MiB. GPU 0 has a total "
+      "capacity of 23.65 GiB of which 11.06 MiB is free. Of the allocated memory 22.90 GiB is "
+      "allocated by PyTorch, and 19.87 MiB is "
+      "reserved by PyTorch but unallocated.\n";
   for (const auto& [frame, cause] : std::initializer_list<std::pair<const char*, Cause>>{
-           {"  File \"/v/site-packages/torch/nn/functional.py\", line 1723, in relu\n    x\n", Cause::kCapacity},
-           {"  File \"/v/site-packages/torch/optim/adam.py\", line 178, in _init_group\n    x\n", Cause::kOptimizerFirstStep},
-           {"  File \"/v/site-packages/torch/autograd/graph.py\", line 800, in _engine_run_backward\n    x\n", Cause::kActivations},
+           {"  File \"/v/site-packages/torch/nn/functional.py\", line 1723, in relu\n    x\n",
+            Cause::kCapacity},
+           {"  File \"/v/site-packages/torch/optim/adam.py\", line 178, in _init_group\n    x\n",
+            Cause::kOptimizerFirstStep},
+           {"  File \"/v/site-packages/torch/autograd/graph.py\", line 800, in "
+            "_engine_run_backward\n    x\n",
+            Cause::kActivations},
        }) {
-    auto input = sources::Input::from_memory("Traceback (most recent call last):\n  File \"/home/u/train.py\", line 71, in main\n" + line + frame + message, "train.log");
+    auto input = sources::Input::from_memory(
+        "Traceback (most recent call last):\n  File \"/home/u/train.py\", line 71, in main\n" +
+            line + frame + message,
+        "train.log");
     const auto log = sources::read_log(**input);
     ASSERT_TRUE(log.has_value());
     EXPECT_STREQ(cause_name(explain(*log).findings.at(0).cause), cause_name(cause)) << frame;

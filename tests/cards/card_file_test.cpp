@@ -1,4 +1,5 @@
-// Card files: what the catalogue holds is consistent, a user's own file is read, and what is wrong with one is named.
+// Card files: what the catalogue holds is consistent, a user's own file is read, and what is wrong
+// with one is named.
 #include "cards/card_json.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +12,8 @@
 
 #include "cards/attributes.h"
 #include "cards/catalogue.h"
-#include "cards/embedded.h"
 #include "cards/cluster.h"
+#include "cards/embedded.h"
 
 namespace tonnage::cards {
 namespace {
@@ -59,13 +60,15 @@ TEST(CardFiles, EveryCardIsConsistent) {
     EXPECT_GT(desc.context_bytes, 50ull << 20);
     EXPECT_EQ(desc.attributes[kMultiprocessorCount], card.sms);
     EXPECT_EQ(desc.attributes[kComputeMajor], desc.cc_major);
-    EXPECT_EQ(desc.attributes[10], 32);       // warp size
-    EXPECT_EQ(desc.attributes[82], 65536);    // registers of an SM
+    EXPECT_EQ(desc.attributes[10], 32);     // warp size
+    EXPECT_EQ(desc.attributes[82], 65536);  // registers of an SM
     EXPECT_EQ(desc.max_clusters[1], card.architecture.largest_cluster > 0 ? card.sms : 0);
     EXPECT_EQ(desc.attributes[120], card.architecture.largest_cluster > 0 ? 1 : 0);
     EXPECT_GT(desc.register_allocation_unit, 0);
     EXPECT_GT(desc.shared_allocation_unit, 0);
-    EXPECT_GE(desc.attributes[81], desc.attributes[97] + desc.attributes[111]);  // shared memory: SM >= one block + reserved
+    EXPECT_GE(
+        desc.attributes[81],
+        desc.attributes[97] + desc.attributes[111]);  // shared memory: SM >= one block + reserved
     // Bandwidth is what bus and clock give, within what data sheets round.
     const double derived = 2.0 * card.memory_clock_khz * 1e3 * card.memory_bus_bits / 8;
     EXPECT_NEAR(card.memory_bytes_per_s / derived, 1.0, 0.05);
@@ -94,8 +97,10 @@ TEST(CardFiles, EveryCardIsFoundByItsKeyItsNameOrSaysWhatElseHasTheName) {
     ASSERT_TRUE(by_key) << card.key;
     EXPECT_EQ(by_key->key, card.key);
     const auto by_name = find_card(card.name);
-    if (by_name) EXPECT_EQ(by_name->name, card.name);
-    else EXPECT_EQ(by_name.error().code, ErrorCode::kUsage) << by_name.error().text();
+    if (by_name)
+      EXPECT_EQ(by_name->name, card.name);
+    else
+      EXPECT_EQ(by_name.error().code, ErrorCode::kUsage) << by_name.error().text();
     for (const MigProfile& profile : card.mig) {
       const auto slice = find_card(card.key + " mig " + profile.name);
       ASSERT_TRUE(slice) << slice.error().text();
@@ -120,18 +125,39 @@ TEST(CardFiles, ProblemsAreNamed) {
   EXPECT_EQ(problem_with(good), "none");
   EXPECT_NE(problem_with("{").find("my.json: not JSON"), std::string::npos);
   EXPECT_NE(problem_with("[]").find("expected an object"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"sms\": 132", "\"sms\": \"many\"")).find("\"sms\": expected an integer"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"sms\": 132", "\"sms\": 131")).find("the groups have 132 SMs"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"total_bytes\": 150109880320", "\"total_bytes\": -1")).find("\"memory.total_bytes\""), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"compute_capability\": \"9.0\"", "\"compute_capability\": \"9.9\"")).find("Known: 6.0"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"chip\"", "\"chop\"")).find("\"chip\": missing"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"ECC_ENABLED\"", "\"ECC_ENABLE\"")).find("no such device attribute"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"family\": \"data-centre\"", "\"family\": \"toaster\"")).find("expected geforce"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"schema\": 1", "\"schema\": 2")).find("Use a newer Tonnage"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"mig\": [", "\"mug\": [")).find("unknown key"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"data sheet: NVIDIA H200", "\"hearsay: NVIDIA H200")).find("KIND is one of"), std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"sms\": 132", "\"sms\": \"many\""))
+                .find("\"sms\": expected an integer"),
+            std::string::npos);
+  EXPECT_NE(
+      problem_with(replaced(good, "\"sms\": 132", "\"sms\": 131")).find("the groups have 132 SMs"),
+      std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"total_bytes\": 150109880320", "\"total_bytes\": -1"))
+                .find("\"memory.total_bytes\""),
+            std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"compute_capability\": \"9.0\"",
+                                  "\"compute_capability\": \"9.9\""))
+                .find("Known: 6.0"),
+            std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"chip\"", "\"chop\"")).find("\"chip\": missing"),
+            std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"ECC_ENABLED\"", "\"ECC_ENABLE\""))
+                .find("no such device attribute"),
+            std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"family\": \"data-centre\"", "\"family\": \"toaster\""))
+                .find("expected geforce"),
+            std::string::npos);
+  EXPECT_NE(
+      problem_with(replaced(good, "\"schema\": 1", "\"schema\": 2")).find("Use a newer Tonnage"),
+      std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"mig\": [", "\"mug\": [")).find("unknown key"),
+            std::string::npos);
+  EXPECT_NE(problem_with(replaced(good, "\"data sheet: NVIDIA H200", "\"hearsay: NVIDIA H200"))
+                .find("KIND is one of"),
+            std::string::npos);
   EXPECT_NE(problem_with(std::string(2 << 20, ' ')).find("larger than 1 MiB"), std::string::npos);
-  EXPECT_NE(problem_with(replaced(good, "\"key\": \"h200\"", "\"key\": \"H 200\"")).find("lower-case"), std::string::npos);
+  EXPECT_NE(
+      problem_with(replaced(good, "\"key\": \"h200\"", "\"key\": \"H 200\"")).find("lower-case"),
+      std::string::npos);
 }
 
 // Any change of one byte gives a card or an error, never anything else.
@@ -151,8 +177,10 @@ TEST(CardFiles, DamagedFilesAreRefusedOrRead) {
 }
 
 TEST(CardFiles, AUsersOwnFileIsACard) {
-  const std::string path = std::filesystem::temp_directory_path() / ("own_card_" + std::to_string(getpid()) + ".json");
-  std::ofstream(path) << replaced(replaced(h200_text(), "\"key\": \"h200\"", "\"key\": \"mine\""), "\"total_bytes\": 150109880320", "\"total_bytes\": 150000000000");
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("own_card_" + std::to_string(getpid()) + ".json");
+  std::ofstream(path) << replaced(replaced(h200_text(), "\"key\": \"h200\"", "\"key\": \"mine\""),
+                                  "\"total_bytes\": 150109880320", "\"total_bytes\": 150000000000");
   const auto card = find_card(path);
   ASSERT_TRUE(card) << card.error().text();
   EXPECT_EQ(card->key, "mine");
@@ -168,9 +196,11 @@ TEST(CardFiles, AUsersOwnFileIsACard) {
 }
 
 TEST(CardFiles, ADirectoryReplacesCards) {
-  const auto folder = std::filesystem::temp_directory_path() / ("cards_" + std::to_string(getpid()));
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("cards_" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
-  std::ofstream(folder / "h200.json") << replaced(h200_text(), "\"power_limit_watts\": 700", "\"power_limit_watts\": 123");
+  std::ofstream(folder / "h200.json")
+      << replaced(h200_text(), "\"power_limit_watts\": 700", "\"power_limit_watts\": 123");
   Catalogue own = *Catalogue::builtin();
   const size_t before = own.cards().size();
   ASSERT_TRUE(own.add_directory(folder));

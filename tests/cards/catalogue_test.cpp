@@ -1,4 +1,5 @@
-// The catalogue: cards are found by loose names, specs give devices, and the H200 answers as a real one did.
+// The catalogue: cards are found by loose names, specs give devices, and the H200 answers as a real
+// one did.
 #include "cards/catalogue.h"
 
 #include <gtest/gtest.h>

@@ -7,22 +7,24 @@
 #include <random>
 #include <sstream>
 
-#include "cli/gpus.h"
 #include "cards/cluster.h"
+#include "cli/gpus.h"
 
 namespace tonnage::cards {
 namespace {
 
 std::vector<int> clusters_of(const std::vector<int>& groups) {
   std::vector<int> out = {0};
-  for (int size = 1; size <= abi::kMaxClusterSize; ++size) out.push_back(cards::max_active_clusters(groups.data(), groups.size(), size));
+  for (int size = 1; size <= abi::kMaxClusterSize; ++size)
+    out.push_back(cards::max_active_clusters(groups.data(), groups.size(), size));
   return out;
 }
 
 TEST(SmGroups, FollowFromWhatAnH200Answers) {
   std::vector<int> measured = {0, 132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7, 2, 2};
   measured.resize(abi::kMaxClusterSize + 1);
-  EXPECT_EQ(groups_from_clusters(measured), (std::vector<int>{18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2}));
+  EXPECT_EQ(groups_from_clusters(measured),
+            (std::vector<int>{18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2}));
 }
 
 TEST(SmGroups, AnyGroupingIsFoundAgain) {
@@ -56,7 +58,8 @@ TEST(Measure, SaysThatThereIsNoDriver) {
 
 // The virtual driver's own library is refused, or does not start without a session: never measured.
 TEST(Measure, RefusesTheVirtualDriver) {
-  const auto measured = measure_card(TONNAGE_BINARY_DIR "/lib/vgpu/libcuda.so.1", 0, Catalogue::standard().value());
+  const auto measured =
+      measure_card(TONNAGE_BINARY_DIR "/lib/vgpu/libcuda.so.1", 0, Catalogue::standard().value());
   EXPECT_FALSE(measured);
 }
 

@@ -38,7 +38,8 @@ abi::CardDesc h200() {
   for (const std::string& line : data_lines("h200-attributes.txt")) {
     std::istringstream in(line);
     const std::vector<long> pair = numbers(in);
-    if (pair.size() == 2 && pair[0] >= 0 && pair[0] < abi::kAttributeCount) card.attributes[pair[0]] = static_cast<int32_t>(pair[1]);
+    if (pair.size() == 2 && pair[0] >= 0 && pair[0] < abi::kAttributeCount)
+      card.attributes[pair[0]] = static_cast<int32_t>(pair[1]);
   }
   card.register_allocation_unit = 256;
   card.warp_allocation_granularity = 4;
@@ -78,14 +79,17 @@ TEST(OccupancyH200, WhatLibrariesAsked) {
     KernelSettings settings;
     settings.max_dynamic_shared_bytes = static_cast<int32_t>(f[3]);
     int blocks = -1;
-    EXPECT_EQ(max_active_blocks(card, resolve(kernel, settings, card), static_cast<int>(f[4]), static_cast<size_t>(f[5]), &blocks), 0);
+    EXPECT_EQ(max_active_blocks(card, resolve(kernel, settings, card), static_cast<int>(f[4]),
+                                static_cast<size_t>(f[5]), &blocks),
+              0);
     EXPECT_EQ(blocks, f[7]) << line;
     ++rows;
   }
   EXPECT_EQ(rows, 71);
 }
 
-// The tool that cuBLAS and cuDNN use to find out what a card is: an empty kernel with all shared memory.
+// The tool that cuBLAS and cuDNN use to find out what a card is: an empty kernel with all shared
+// memory.
 TEST(OccupancyH200, ClusterDiscovery) {
   const abi::CardDesc card = h200();
   image::KernelInfo nop;
@@ -127,10 +131,14 @@ TEST(OccupancyH200, Probe) {
     if (kind == "set") {
       if (!set.count(f[0])) {
         // The first kernel's earlier questions left these.
-        if (!info.explicit_cluster) set[f[0]].max_dynamic_shared_bytes = 232448, set[f[0]].non_portable_cluster = 1;
+        if (!info.explicit_cluster)
+          set[f[0]].max_dynamic_shared_bytes = 232448, set[f[0]].non_portable_cluster = 1;
       }
       int now = -77;
-      EXPECT_EQ(set_kernel_attribute(info, &set[f[0]], card, static_cast<int>(f[1]), static_cast<int>(f[2])), f[3]) << line;
+      EXPECT_EQ(set_kernel_attribute(info, &set[f[0]], card, static_cast<int>(f[1]),
+                                     static_cast<int>(f[2])),
+                f[3])
+          << line;
       get_kernel_attribute(resolve(info, set[f[0]], card), static_cast<int>(f[1]), &now);
       EXPECT_EQ(now, f[4]) << line;
       ++rows['s'];
@@ -152,13 +160,15 @@ TEST(OccupancyH200, Probe) {
         EXPECT_EQ(value, a[2]) << line;
         break;
       case 'O':
-        status = max_active_blocks(card, kernel, static_cast<int>(a[0]), static_cast<size_t>(a[1]), &value);
+        status = max_active_blocks(card, kernel, static_cast<int>(a[0]), static_cast<size_t>(a[1]),
+                                   &value);
         EXPECT_EQ(status, a[2]) << line;
         EXPECT_EQ(value, a[3]) << line;
         break;
       case 'V': {
         size_t bytes = 0;
-        status = available_dynamic_shared(card, kernel, static_cast<int>(a[0]), static_cast<int>(a[1]), &bytes);
+        status = available_dynamic_shared(card, kernel, static_cast<int>(a[0]),
+                                          static_cast<int>(a[1]), &bytes);
         EXPECT_EQ(status, a[2]) << line;
         EXPECT_EQ(bytes, static_cast<size_t>(a[3])) << line;
         break;
@@ -166,7 +176,8 @@ TEST(OccupancyH200, Probe) {
       case 'Z': {
         int block = -7;
         const bool varies = a[0] < 0;
-        status = max_potential_block_size(card, kernel, varies ? shared_per_thread : nullptr, varies ? 0 : static_cast<size_t>(a[0]),
+        status = max_potential_block_size(card, kernel, varies ? shared_per_thread : nullptr,
+                                          varies ? 0 : static_cast<size_t>(a[0]),
                                           static_cast<int>(a[1]), &value, &block);
         EXPECT_EQ(status, a[2]) << line;
         EXPECT_EQ(value, a[3]) << line;
@@ -184,7 +195,8 @@ TEST(OccupancyH200, Probe) {
           launch.grid[0] = launch.cluster[0] * 4;
           launch.cluster[1] = launch.cluster[2] = 1;
         }
-        status = kind[0] == 'C' ? max_active_clusters(card, kernel, launch, &value) : max_potential_cluster_size(card, kernel, launch, &value);
+        status = kind[0] == 'C' ? max_active_clusters(card, kernel, launch, &value)
+                                : max_potential_cluster_size(card, kernel, launch, &value);
         EXPECT_EQ(status, a[a.size() - 2]) << line;
         if (status == 0) {
           EXPECT_EQ(value, a.back()) << line;
@@ -197,8 +209,8 @@ TEST(OccupancyH200, Probe) {
   for (const char kind : {'A', 'O', 'V', 'Z', 'C', 'Y', 's'}) EXPECT_GT(rows[kind], 10) << kind;
 }
 
-// What cuKernelGetAttribute answered during training runs depends on what was set before: every answer must be one that the
-// default or a value set gives.
+// What cuKernelGetAttribute answered during training runs depends on what was set before: every
+// answer must be one that the default or a value set gives.
 TEST(OccupancyH200, AttributesAfterSetting) {
   const abi::CardDesc card = h200();
   image::KernelInfo kernel;
@@ -209,7 +221,8 @@ TEST(OccupancyH200, AttributesAfterSetting) {
   get_kernel_attribute(resolve(kernel, settings, card), 8, &value);
   EXPECT_EQ(value, 48152);
   EXPECT_EQ(set_kernel_attribute(kernel, &settings, card, 8, 231448), 0);
-  EXPECT_EQ(set_kernel_attribute(kernel, &settings, card, 8, 231449), 1) << "static and dynamic together";
+  EXPECT_EQ(set_kernel_attribute(kernel, &settings, card, 8, 231449), 1)
+      << "static and dynamic together";
   get_kernel_attribute(resolve(kernel, settings, card), 8, &value);
   EXPECT_EQ(value, 231448);
 }
@@ -235,7 +248,8 @@ TEST(OccupancyH200, CodeAndVariablesInMemory) {
       const uint64_t unit = image::kVariableUnitBytes;
       const uint64_t rounded = (bytes + unit - 1) / unit * unit;
       EXPECT_EQ(variables.take(rounded), image::kPoolChunkBytes);
-      for (fits = 1; variables.take(rounded) == 0; ++fits) {}
+      for (fits = 1; variables.take(rounded) == 0; ++fits) {
+      }
       EXPECT_EQ(fits, per_chunk) << bytes;
     }
   }

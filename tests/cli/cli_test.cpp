@@ -73,12 +73,14 @@ InstallPaths paths_for_tests() {
   return paths;
 }
 
-std::map<std::string, std::string> environment_for(std::vector<std::string> ours, const std::string& real = "") {
+std::map<std::string, std::string> environment_for(std::vector<std::string> ours,
+                                                   const std::string& real = "") {
   std::vector<char*> pointers;
   for (auto& entry : ours) pointers.push_back(entry.data());
   pointers.push_back(nullptr);
   std::map<std::string, std::string> out;
-  for (const auto& entry : child_environment(pointers.data(), paths_for_tests(), "/tmp/s/session", real)) {
+  for (const auto& entry :
+       child_environment(pointers.data(), paths_for_tests(), "/tmp/s/session", real)) {
     out[entry.substr(0, entry.find('='))] = entry.substr(entry.find('=') + 1);
   }
   return out;
@@ -106,7 +108,8 @@ TEST(CliRun, TheSeparatorIsTakenOutOnlyBeforeTheCommand) {
   };
   using Words = std::vector<std::string>;
   EXPECT_EQ(dropped({"run", "--", "python", "--", "x"}), (Words{"run", "python", "--", "x"}));
-  EXPECT_EQ(dropped({"run", "--gpu", "3090", "--json", "--", "a"}), (Words{"run", "--gpu", "3090", "--json", "a"}));
+  EXPECT_EQ(dropped({"run", "--gpu", "3090", "--json", "--", "a"}),
+            (Words{"run", "--gpu", "3090", "--json", "a"}));
   EXPECT_EQ(dropped({"run", "--gpu=3090", "--", "a"}), (Words{"run", "--gpu=3090", "a"}));
   EXPECT_EQ(dropped({"run", "python", "--", "a"}), (Words{"run", "python", "--", "a"}));
   EXPECT_EQ(dropped({"run", "--gpu", "--", "--", "a"}), (Words{"run", "--gpu", "--", "a"}));
@@ -172,7 +175,8 @@ TEST(CliChild, StandardOutputMayGoToStandardError) {
 }
 
 TEST(CliEnvironment, OurFoldersGoFirstAndTheUsersStay) {
-  const auto set = environment_for({"LD_LIBRARY_PATH=/a:/b", "PYTHONPATH=/p", "HOME=/h", "X=1=2", "CUDA_VISIBLE_DEVICES=1"});
+  const auto set = environment_for(
+      {"LD_LIBRARY_PATH=/a:/b", "PYTHONPATH=/p", "HOME=/h", "X=1=2", "CUDA_VISIBLE_DEVICES=1"});
   EXPECT_EQ(set.at("LD_LIBRARY_PATH"), "/opt/x/lib/vgpu:/a:/b");
   EXPECT_EQ(set.at("PYTHONPATH"), "/opt/x/python:/p");
   EXPECT_EQ(set.at("TONNAGE_SESSION"), "/tmp/s/session");
@@ -183,7 +187,8 @@ TEST(CliEnvironment, OurFoldersGoFirstAndTheUsersStay) {
   EXPECT_EQ(set.count("TONNAGE_REAL_CUDA"), 0u);
   EXPECT_EQ(set.count("LD_PRELOAD"), 0u);
   const auto unset = environment_for({});
-  EXPECT_EQ(unset.at("LD_LIBRARY_PATH"), "/opt/x/lib/vgpu");  // no empty element: that would be the current folder
+  EXPECT_EQ(unset.at("LD_LIBRARY_PATH"),
+            "/opt/x/lib/vgpu");  // no empty element: that would be the current folder
   EXPECT_EQ(unset.at("PYTHONPATH"), "/opt/x/python");
   const auto real = environment_for({"LD_LIBRARY_PATH=/a"}, "/lib/libcuda.so.1");
   EXPECT_EQ(real.at("TONNAGE_REAL_CUDA"), "/lib/libcuda.so.1");
@@ -199,7 +204,11 @@ TEST(CliRealDriver, IsTheNamedOneAndNeverOurOwn) {
     fs::create_directory(folder / name);
     std::ofstream(folder / name / "libcuda.so.1") << "x";
   }
-  ::setenv("LD_LIBRARY_PATH", ((folder / "vgpu").string() + "::" + (folder / "pass").string() + ":" + (folder / "real").string()).c_str(), 1);
+  ::setenv("LD_LIBRARY_PATH",
+           ((folder / "vgpu").string() + "::" + (folder / "pass").string() + ":" +
+            (folder / "real").string())
+               .c_str(),
+           1);
   auto found = find_real_driver(paths);
   ASSERT_TRUE(found) << found.error().text();
   EXPECT_EQ(*found, fs::canonical(folder / "real" / "libcuda.so.1"));
@@ -252,9 +261,10 @@ TEST(CliSession, FilesDescribeTheCardsAndGoAway) {
     EXPECT_STREQ(session.recorder_dir, "/opt/x/lib/recorder");
     EXPECT_EQ(session.flags, abi::kFlagNoStacks);
     EXPECT_EQ(session.assume_selected, 0.25);
-    // Cards sit in slots of one bus (an H200's first is 00:06), so the place as a whole tells them apart.
-  EXPECT_NE(std::pair(session.devices[0].pci_bus, session.devices[0].pci_device),
-            std::pair(session.devices[1].pci_bus, session.devices[1].pci_device));
+    // Cards sit in slots of one bus (an H200's first is 00:06), so the place as a whole tells them
+    // apart.
+    EXPECT_NE(std::pair(session.devices[0].pci_bus, session.devices[0].pci_device),
+              std::pair(session.devices[1].pci_bus, session.devices[1].pci_device));
     struct stat is {};
     ASSERT_EQ(::stat(session_path.parent_path().c_str(), &is), 0);
     EXPECT_EQ(is.st_mode & 0777, 0700u);
@@ -277,7 +287,8 @@ TEST(CliSession, TooLongPathsAreRefused) {
 }
 
 TEST(CliCards, WrongWishesAreUsageErrors) {
-  for (const auto& [gpu, memory] : {std::pair("no-such-card", ""), {"h100", "ten"}, {"h100", "1KiB"}, {"h100x99", ""}}) {
+  for (const auto& [gpu, memory] :
+       {std::pair("no-such-card", ""), {"h100", "ten"}, {"h100", "1KiB"}, {"h100x99", ""}}) {
     const auto cards = choose_cards(gpu, memory);
     ASSERT_FALSE(cards) << gpu;
     EXPECT_EQ(exit_code_of(cards.error()), 2) << gpu;

@@ -18,15 +18,18 @@ class ArrayTest : public DriverTest {
   }
 };
 
-// The sequence and what each array took of an H200 (driver 580; tools/device, section memory), in MiB.
+// The sequence and what each array took of an H200 (driver 580; tools/device, section memory), in
+// MiB.
 TEST_F(ArrayTest, TakesWhatAnH200Takes) {
-  const CUarray_format formats[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_UNSIGNED_INT32,
-                                    CU_AD_FORMAT_SIGNED_INT8,   CU_AD_FORMAT_SIGNED_INT16,   CU_AD_FORMAT_SIGNED_INT32,
-                                    CU_AD_FORMAT_HALF,          CU_AD_FORMAT_FLOAT};
-  const std::vector<uint64_t> expected = {2, 0, 0, 2, 2, 0, 0, 4, 2, 0, 0, 8,  0, 0, 0, 4, 0, 0, 0, 8, 2, 0, 0, 16, 0, 0, 0, 8,
-                                          0, 0, 2, 16, 2, 0, 2, 32, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 2, 8, 0, 0, 0, 4, 0, 0, 0, 8,
-                                          0, 0, 0, 16, 0, 0, 0, 8, 0, 0, 2, 16, 0, 0, 2, 32, 0, 0, 0, 4, 0, 0, 0, 8, 0, 0, 0, 16,
-                                          0, 0, 2, 8, 0, 0, 2, 16, 0, 0, 2, 32};
+  const CUarray_format formats[] = {CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16,
+                                    CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT8,
+                                    CU_AD_FORMAT_SIGNED_INT16,   CU_AD_FORMAT_SIGNED_INT32,
+                                    CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
+  const std::vector<uint64_t> expected = {
+      2, 0, 0, 2, 2, 0, 0, 4,  2, 0, 0, 8,  0, 0, 0, 4, 0, 0, 0, 8,  2, 0, 0, 16,
+      0, 0, 0, 8, 0, 0, 2, 16, 2, 0, 2, 32, 0, 0, 0, 2, 0, 0, 0, 4,  0, 0, 2, 8,
+      0, 0, 0, 4, 0, 0, 0, 8,  0, 0, 0, 16, 0, 0, 0, 8, 0, 0, 2, 16, 0, 0, 2, 32,
+      0, 0, 0, 4, 0, 0, 0, 8,  0, 0, 0, 16, 0, 0, 2, 8, 0, 0, 2, 16, 0, 0, 2, 32};
   const uint64_t before = used();
   std::vector<CUarray> arrays;
   size_t at = 0;
@@ -36,7 +39,8 @@ TEST_F(ArrayTest, TakesWhatAnH200Takes) {
         const uint64_t now = used();
         arrays.push_back(create(1000, height, format, channels));
         ASSERT_LT(at, expected.size());
-        EXPECT_EQ(expected[at] * kMiB, used() - now) << "format " << format << " channels " << channels << " height " << height;
+        EXPECT_EQ(expected[at] * kMiB, used() - now)
+            << "format " << format << " channels " << channels << " height " << height;
         at++;
       }
     }
@@ -75,7 +79,8 @@ TEST_F(ArrayTest, WhatIsCopiedInComesOut) {
   uint32_t word = 0;
   CU_OK(CU(cuMemcpyAtoH_v2)(&word, array, 4, 4));
   EXPECT_EQ(3u, word);
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemcpyAtoH_v2)(&word, array, 18, 4));  // past the first row
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuMemcpyAtoH_v2)(&word, array, 18, 4));  // past the first row
   CU_OK(CU(cuArrayDestroy)(array));
 }
 
@@ -128,7 +133,8 @@ TEST_F(ArrayTest, TextureObjectsKeepTheirDescription) {
   CU_OK(CU(cuTexObjectDestroy)(object));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuTexObjectGetTextureDesc)(&got, object));
   CUsurfObject surface = 0;
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuSurfObjectCreate)(&surface, &resource));  // not made for surfaces
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuSurfObjectCreate)(&surface, &resource));  // not made for surfaces
   CU_OK(CU(cuArrayDestroy)(array));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuTexObjectCreate)(&object, &resource, &texture, nullptr));
 }

@@ -1,4 +1,5 @@
-// For tests of the virtual driver: a session with two small cards, and the driver's functions from the library in this build.
+// For tests of the virtual driver: a session with two small cards, and the driver's functions from
+// the library in this build.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,8 +14,8 @@
 #include <new>
 #include <string>
 
-#include "driver/api.h"
 #include "abi/session.h"
+#include "driver/api.h"
 
 namespace tonnage::driver::test {
 
@@ -49,7 +50,8 @@ inline void fill_card(abi::CardDesc* card, int index) {
   a[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] = 1;
 }
 
-// The session of this process: the one that TONNAGE_SESSION names (a test's child process), or a new one.
+// The session of this process: the one that TONNAGE_SESSION names (a test's child process), or a
+// new one.
 inline abi::Session* session() {
   static abi::Session* instance = [] {
     const char* named = getenv("TONNAGE_SESSION");

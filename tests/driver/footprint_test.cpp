@@ -1,11 +1,12 @@
-// What machine code takes of the card, and when: tests/data/image/runtime.cu has a kernel that asserts, prints and allocates.
+// What machine code takes of the card, and when: tests/data/image/runtime.cu has a kernel that
+// asserts, prints and allocates.
 #include <fstream>
 #include <iterator>
 #include <vector>
 
+#include "driver/driver_library.h"
 #include "image/image.h"
 #include "image/resident.h"
-#include "driver/driver_library.h"
 
 namespace tonnage::driver::test {
 namespace {
@@ -14,7 +15,8 @@ class CodeMemoryTest : public DriverTest {
  protected:
   void SetUp() override {
     DriverTest::SetUp();
-    std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/image/runtime_90.cubin", std::ios::binary);
+    std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/image/runtime_90.cubin",
+                       std::ios::binary);
     image_.assign(std::istreambuf_iterator<char>(file), {});
     ASSERT_FALSE(image_.empty());
     before_ = used();
@@ -30,8 +32,8 @@ class CodeMemoryTest : public DriverTest {
   uint64_t before_ = 0;
 };
 
-// The figures are an H200's, for a program with the same kernels: printf 62 MiB, assertions 28, malloc 48, variables 2; and
-// 10 MiB for malloc's heap.
+// The figures are an H200's, for a program with the same kernels: printf 62 MiB, assertions 28,
+// malloc 48, variables 2; and 10 MiB for malloc's heap.
 constexpr uint64_t kWithFirstKernel = 146800640, kHeap = 10485760;
 
 TEST_F(CodeMemoryTest, ComesWithTheFirstHandleAndTheFirstLaunch) {
@@ -45,7 +47,8 @@ TEST_F(CodeMemoryTest, ComesWithTheFirstHandleAndTheFirstLaunch) {
   CU_OK(CU(cuModuleGetFunction)(&through, module, "through"));
   CU_OK(CU(cuModuleGetFunction)(&uses, module, "uses"));
   EXPECT_EQ(kWithFirstKernel, taken());
-  // Room for reports costs the card nothing, but 10 MiB of addresses: a hole of just that size is gone after the launch.
+  // Room for reports costs the card nothing, but 10 MiB of addresses: a hole of just that size is
+  // gone after the launch.
   CUdeviceptr hole = 0, above = 0, again = 0;
   CU_OK(CU(cuMemAlloc_v2)(&hole, 10 << 20));
   CU_OK(CU(cuMemAlloc_v2)(&above, 2 << 20));
@@ -68,7 +71,8 @@ TEST_F(CodeMemoryTest, ALibrarysKernelComesWithItsOccupancy) {
   CU_OK(CU(cuLibraryGetKernel)(&kernel, library, "quiet"));
   EXPECT_EQ(0u, taken());
   int blocks = 0;
-  CU_OK(CU(cuOccupancyMaxActiveBlocksPerMultiprocessor)(&blocks, reinterpret_cast<CUfunction>(kernel), 32, 0));
+  CU_OK(CU(cuOccupancyMaxActiveBlocksPerMultiprocessor)(
+      &blocks, reinterpret_cast<CUfunction>(kernel), 32, 0));
   EXPECT_EQ(kWithFirstKernel, taken());
 }
 
@@ -96,8 +100,8 @@ TEST_F(CodeMemoryTest, ALibrarysKernelComesToEachDevice) {
   CU_OK(CU(cuCtxSetCurrent)(context_));
 }
 
-// Of the streams of one process on an H200: four share 2 MiB, and the 36th, the 79th and the 122nd take 2 MiB more. The test's own
-// stream is the first.
+// Of the streams of one process on an H200: four share 2 MiB, and the 36th, the 79th and the 122nd
+// take 2 MiB more. The test's own stream is the first.
 TEST_F(CodeMemoryTest, StreamsTakeMemoryInTwoWays) {
   std::vector<int> more;
   for (int number = 2; number <= 130; number++) {
@@ -115,16 +119,22 @@ TEST_F(CodeMemoryTest, StreamsTakeMemoryInTwoWays) {
 
 // Functions that are not in a kernel come with the first kernel of their module, once.
 TEST_F(CodeMemoryTest, FunctionsComeWithTheFirstKernel) {
-  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/image/functions_90.cubin", std::ios::binary);
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/image/functions_90.cubin",
+                     std::ios::binary);
   const std::vector<char> image(std::istreambuf_iterator<char>(file), {});
   ASSERT_FALSE(image.empty());
   int status = 0;
-  const auto read = image::Module::open(image::Bytes{reinterpret_cast<const uint8_t*>(image.data()), image.size()}, 9, 0, &status);
+  const auto read = image::Module::open(
+      image::Bytes{reinterpret_cast<const uint8_t*>(image.data()), image.size()}, 9, 0, &status);
   ASSERT_TRUE(read && read->code());
   EXPECT_EQ(2u, read->code()->functions);
-  EXPECT_EQ(read->code()->code_bytes, read->code()->function_bytes + read->kernel("calls")->code_bytes + read->kernel("alone")->code_bytes);
-  // Modules until the pool of code is full: with their functions, fewer fit than by their kernels alone.
-  const uint64_t module_bytes = image::resident_function_bytes(*read->code()) + image::resident_code_bytes(*read->kernel("alone"));
+  EXPECT_EQ(read->code()->code_bytes, read->code()->function_bytes +
+                                          read->kernel("calls")->code_bytes +
+                                          read->kernel("alone")->code_bytes);
+  // Modules until the pool of code is full: with their functions, fewer fit than by their kernels
+  // alone.
+  const uint64_t module_bytes = image::resident_function_bytes(*read->code()) +
+                                image::resident_code_bytes(*read->kernel("alone"));
   int modules = 0;
   for (uint64_t variables = 0; taken() - variables == 0; modules++) {
     CUmodule module = nullptr;

@@ -1,4 +1,5 @@
-// What executable graphs take of the card: every sequence that tools/device/graphs.cpp recorded on an H200, line by line.
+// What executable graphs take of the card: every sequence that tools/device/graphs.cpp recorded on
+// an H200, line by line.
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -22,7 +23,8 @@ std::vector<std::string> recorded() {
 
 class RealGraphs : public DriverTest, public testing::WithParamInterface<size_t> {
  protected:
-  void add(CUgraph graph, CUgraphNode* node, const CUgraphNode* after, const std::string& kind, CUfunction kernel, void** arguments) {
+  void add(CUgraph graph, CUgraphNode* node, const CUgraphNode* after, const std::string& kind,
+           CUfunction kernel, void** arguments) {
     const size_t edges = after ? 1 : 0;
     if (kind == "kernel") {
       CUDA_KERNEL_NODE_PARAMS p{};
@@ -56,12 +58,14 @@ TEST_P(RealGraphs, TakeMemoryAtTheSameOnes) {
   std::string kind, kept, shape, event;
   size_t nodes = 0, parameter_bytes = 0, graphs = 0, streams = 0;
   char colon = 0;
-  ASSERT_TRUE(line >> kind >> nodes >> parameter_bytes >> graphs >> kept >> shape >> streams >> colon);
+  ASSERT_TRUE(line >> kind >> nodes >> parameter_bytes >> graphs >> kept >> shape >> streams >>
+              colon);
   std::vector<std::string> expected, seen;
   while (line >> event) expected.push_back(event);
 
-  const std::string source = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k(.param .align 8 .b8 p[" +
-                             std::to_string(parameter_bytes) + "]) { ret; }\n";
+  const std::string source =
+      ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k(.param .align 8 .b8 p[" +
+      std::to_string(parameter_bytes) + "]) { ret; }\n";
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
   CU_OK(CU(cuModuleLoadData)(&module, source.c_str()));
@@ -86,7 +90,8 @@ TEST_P(RealGraphs, TakeMemoryAtTheSameOnes) {
     }
     CU_OK(CU(cuGraphInstantiateWithFlags)(&exec, graph, 0));
     const uint64_t granules = (used() - before) / kAllocationGranularity;
-    if (granules) seen.push_back(std::to_string(g) + (granules > 1 ? "x" + std::to_string(granules) : ""));
+    if (granules)
+      seen.push_back(std::to_string(g) + (granules > 1 ? "x" + std::to_string(granules) : ""));
     before = used();
     if (kept == "destroy") CU_OK(CU(cuGraphExecDestroy)(exec));
     CU_OK(CU(cuGraphDestroy)(graph));
@@ -96,10 +101,12 @@ TEST_P(RealGraphs, TakeMemoryAtTheSameOnes) {
 }
 INSTANTIATE_TEST_SUITE_P(H200, RealGraphs, testing::Range(size_t{0}, recorded().size()));
 
-// A destroyed stream's place becomes that of branches, as in a program that makes all of PyTorch's streams and then a graph.
+// A destroyed stream's place becomes that of branches, as in a program that makes all of PyTorch's
+// streams and then a graph.
 TEST_F(RealGraphs, TheFirstTakeADestroyedStreamsPlace) {
   CUstream streams[5] = {};
-  for (CUstream& stream : streams) CU_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));  // the last opens a granule
+  for (CUstream& stream : streams)
+    CU_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));  // the last opens a granule
   CU_OK(CU(cuStreamDestroy_v2)(streams[0]));
   CU_OK(CU(cuMemAlloc_v2)(&memory_, kAllocationGranularity));
   const uint64_t before = used();
@@ -107,7 +114,8 @@ TEST_F(RealGraphs, TheFirstTakeADestroyedStreamsPlace) {
   CUgraphExec none = nullptr;
   CU_OK(CU(cuGraphCreate)(&empty, 0));
   CU_OK(CU(cuGraphInstantiateWithFlags)(&none, empty, 0));  // takes nothing
-  for (uint64_t i = 0; i < 33; i++) {  // 8 in that place, 24 in the rest of the granule; there is state for 30
+  for (uint64_t i = 0; i < 33;
+       i++) {  // 8 in that place, 24 in the rest of the granule; there is state for 30
     CUgraph graph = nullptr;
     CUgraphExec exec = nullptr;
     CU_OK(CU(cuGraphCreate)(&graph, 0));

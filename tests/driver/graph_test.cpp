@@ -30,7 +30,9 @@ class GraphTest : public DriverTest {
     CU(cuModuleUnload)(module_);
     DriverTest::TearDown();
   }
-  CUresult begin(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) { return CU(cuStreamBeginCapture_v2)(stream_, mode); }
+  CUresult begin(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
+    return CU(cuStreamBeginCapture_v2)(stream_, mode);
+  }
   CUresult end() { return CU(cuStreamEndCapture)(stream_, &graph_); }
   CUresult set(CUstream stream, unsigned value, size_t offset = 0) {
     return CU(cuMemsetD32Async)(memory_ + offset, value, 4, stream);
@@ -159,7 +161,8 @@ TEST_F(GraphTest, UnsafeCallsBreakACapture) {
   CU_FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, set(stream_, 1));
   CU_FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end());
   // Another thread is concerned by a global capture, not by a relaxed one.
-  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                          CU_STREAM_CAPTURE_MODE_RELAXED}) {
     CU_OK(begin(mode));
     CUresult code = CUDA_SUCCESS;
     std::thread([&] {
@@ -217,7 +220,8 @@ TEST_F(GraphTest, WaitingForACapturingStreamBreaksIt) {
 TEST_F(GraphTest, TheLegacyStreamIsUnusableWhileABlockingStreamCaptures) {
   CUstream blocking = nullptr;
   CU_OK(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
-  CU_FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CU(cuStreamBeginCapture_v2)(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CU_FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+           CU(cuStreamBeginCapture_v2)(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL));
   CU_OK(CU(cuStreamBeginCapture_v2)(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
   CUstreamCaptureStatus value;
   CU_FAILS(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CU(cuStreamIsCapturing)(nullptr, &value));
@@ -272,10 +276,12 @@ TEST_F(GraphTest, CaptureCanBeAskedAndSteered) {
   // A node by hand, and the stream goes on after it.
   CUgraphNode empty = nullptr;
   CU_OK(CU(cuGraphAddEmptyNode)(&empty, graph, nullptr, 0));
-  CU_OK(CU(cuStreamUpdateCaptureDependencies)(stream_, &empty, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  CU_OK(CU(cuStreamUpdateCaptureDependencies)(stream_, &empty, 1,
+                                              CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
   CU_OK(CU(cuStreamGetCaptureInfo_v2)(stream_, &value, nullptr, nullptr, &dependencies, &count));
   EXPECT_EQ(2u, count);
-  CU_OK(CU(cuStreamUpdateCaptureDependencies)(stream_, &empty, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+  CU_OK(CU(cuStreamUpdateCaptureDependencies)(stream_, &empty, 1,
+                                              CU_STREAM_SET_CAPTURE_DEPENDENCIES));
   CU_OK(set(stream_, 3, 128));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuGraphDestroy)(graph));
   CU_OK(end());
@@ -332,7 +338,8 @@ TEST_F(GraphTest, EdgesAreCheckedAndCyclesRefused) {
   CU_OK(CU(cuGraphAddEmptyNode)(&b, graph_, &a, 1));
   const CUgraphNode twice[] = {a, a};
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuGraphAddEmptyNode)(&c, graph_, twice, 2));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuGraphAddDependencies)(graph_, &a, &b, 1));  // already there
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuGraphAddDependencies)(graph_, &a, &b, 1));  // already there
   CU_OK(CU(cuGraphAddDependencies)(graph_, &b, &a, 1));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
   CU_OK(CU(cuGraphRemoveDependencies)(graph_, &b, &a, 1));
@@ -418,7 +425,8 @@ TEST_F(GraphTest, HostFunctionsRunAtEveryLaunchAndUserObjectsDieOnce) {
   CU_OK(end());
   EXPECT_EQ(0, calls);
   CUuserObject object = nullptr;
-  CU_OK(CU(cuUserObjectCreate)(&object, &deaths, count_calls, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  CU_OK(
+      CU(cuUserObjectCreate)(&object, &deaths, count_calls, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   CU_OK(CU(cuGraphRetainUserObject)(graph_, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
   CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
   CU_OK(CU(cuGraphDestroy)(graph_));
@@ -434,8 +442,10 @@ TEST_F(GraphTest, HostFunctionsRunAtEveryLaunchAndUserObjectsDieOnce) {
 TEST_F(GraphTest, ConditionalBodiesRunByTheirDefault) {
   CU_OK(CU(cuGraphCreate)(&graph_, 0));
   CUgraphConditionalHandle handle = 0;
-  CU_OK(CU(cuGraphConditionalHandleCreate)(&handle, graph_, context_, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));  // no node uses it
+  CU_OK(CU(cuGraphConditionalHandleCreate)(&handle, graph_, context_, 1,
+                                           CU_GRAPH_COND_ASSIGN_DEFAULT));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));  // no node uses it
   CUgraphNodeParams params = {};
   params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
   params.conditional.handle = handle;
@@ -446,7 +456,8 @@ TEST_F(GraphTest, ConditionalBodiesRunByTheirDefault) {
   CU_OK(CU(cuGraphAddNode_v2)(&node, graph_, nullptr, nullptr, 0, &params));
   for (int branch = 0; branch < 2; branch++) {
     const CUDA_MEMSET_NODE_PARAMS set = {memory_, 0, branch ? 20u : 10u, 4, 1, 1};
-    CU_OK(CU(cuGraphAddMemsetNode)(&inner, params.conditional.phGraph_out[branch], nullptr, 0, &set, context_));
+    CU_OK(CU(cuGraphAddMemsetNode)(&inner, params.conditional.phGraph_out[branch], nullptr, 0, &set,
+                                   context_));
   }
   CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuGraphClone)(&graph_, graph_));
   CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
@@ -527,7 +538,8 @@ TEST_F(GraphMemoryTest, MemoryThatOutlivesItsLaunchMustBeFreedBeforeTheNext) {
   CU_OK(CU(cuGraphLaunch)(exec_, stream_));
   CU_OK(CU(cuMemFree_v2)(kept));
   CU_OK(CU(cuGraphExecDestroy)(exec_));
-  CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+  CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_,
+                                        CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
   CU_OK(CU(cuGraphLaunch)(exec_, stream_));
   CU_OK(CU(cuGraphLaunch)(exec_, stream_));
   CU_OK(CU(cuMemFreeAsync)(kept, stream_));

@@ -1,6 +1,7 @@
 // Memory between processes of a session, and access between devices.
 //
-// The other process is this test program again, running one of the disabled tests at the end; what it needs is in TONNAGE_TEST_ARG.
+// The other process is this test program again, running one of the disabled tests at the end; what
+// it needs is in TONNAGE_TEST_ARG.
 #include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -28,7 +29,8 @@ std::string hex(const void* bytes, size_t n) {
 
 void unhex(const std::string& text, void* out, size_t n) {
   for (size_t i = 0; i < n && 2 * i + 2 <= text.size(); i++)
-    static_cast<unsigned char*>(out)[i] = static_cast<unsigned char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+    static_cast<unsigned char*>(out)[i] =
+        static_cast<unsigned char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
 }
 
 // Runs one disabled test in a process of its own; its exit status.
@@ -36,7 +38,8 @@ int run_other(const char* test, const std::string& argument) {
   setenv("TONNAGE_TEST_ARG", argument.c_str(), 1);
   const std::string filter = std::string("--gtest_filter=IpcOther.DISABLED_") + test;
   const std::string self = "/proc/self/exe", disabled = "--gtest_also_run_disabled_tests";
-  char* const args[] = {const_cast<char*>(self.c_str()), const_cast<char*>(filter.c_str()), const_cast<char*>(disabled.c_str()), nullptr};
+  char* const args[] = {const_cast<char*>(self.c_str()), const_cast<char*>(filter.c_str()),
+                        const_cast<char*>(disabled.c_str()), nullptr};
   pid_t pid = 0;
   if (posix_spawn(&pid, self.c_str(), nullptr, nullptr, args, environ) != 0) return -1;
   int status = 0;
@@ -57,7 +60,8 @@ TEST_F(IpcTest, MemoryOpensInAnotherProcessOnly) {
   CUipcMemHandle handle;
   CU_OK(CU(cuIpcGetMemHandle)(&handle, address));
   CUdeviceptr opened = 0;
-  CU_FAILS(CUDA_ERROR_INVALID_CONTEXT, CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  CU_FAILS(CUDA_ERROR_INVALID_CONTEXT,
+           CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   EXPECT_EQ(0, run_other("OpensMemory", hex(&handle, sizeof handle)));
   EXPECT_EQ(before, used_here());
   CU_OK(CU(cuMemFree_v2)(address));
@@ -79,14 +83,17 @@ TEST_F(IpcTest, ANewAllocationHasANewHandle) {
 TEST_F(IpcTest, HandlesAreCheckedNotTrusted) {
   CUipcMemHandle handle = {};
   CUdeviceptr opened = 0;
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   memset(&handle, 0xff, sizeof handle);
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuIpcOpenMemHandle_v2)(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuIpcGetMemHandle)(&handle, 12345));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuIpcCloseMemHandle)(12345));
   CUdeviceptr pooled = 0;
   CU_OK(CU(cuMemAllocAsync)(&pooled, kMiB, stream_));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuIpcGetMemHandle)(&handle, pooled));  // pools have a way of their own
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuIpcGetMemHandle)(&handle, pooled));  // pools have a way of their own
   CU_OK(CU(cuMemFreeAsync)(pooled, stream_));
 }
 
@@ -127,9 +134,11 @@ TEST_F(IpcTest, PoolsTravelWithTheirPointers) {
   CUdeviceptr address = 0;
   CU_OK(CU(cuMemAllocFromPoolAsync)(&address, 5 * kMiB, pool, stream_));
   CUmemPoolPtrExportData data;
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemPoolExportPointer)(&data, address));  // before the pool itself
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuMemPoolExportPointer)(&data, address));  // before the pool itself
   int fd = -1;
-  CU_OK(CU(cuMemPoolExportToShareableHandle)(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CU_OK(
+      CU(cuMemPoolExportToShareableHandle)(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   CU_OK(CU(cuMemPoolExportPointer)(&data, address));
   ASSERT_EQ(0, fcntl(fd, F_SETFD, 0));
   EXPECT_EQ(0, run_other("ImportsPool", std::to_string(fd) + ":" + hex(&data, sizeof data)));
@@ -156,11 +165,12 @@ TEST_F(IpcTest, PeersAreOtherDevices) {
   int value = -1;
   CU_OK(CU(cuDeviceGetP2PAttribute)(&value, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 0, 1));
   EXPECT_EQ(1, value);
-  CU_FAILS(CUDA_ERROR_INVALID_DEVICE, CU(cuDeviceGetP2PAttribute)(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 0));
+  CU_FAILS(CUDA_ERROR_INVALID_DEVICE,
+           CU(cuDeviceGetP2PAttribute)(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 0));
   CU_OK(CU(cuDevicePrimaryCtxRelease_v2)(1));
 }
 
-// In the other process ---------------------------------------------------------------------------------------------------
+// --- In the other process ---
 
 using IpcOther = DriverTest;
 
@@ -197,7 +207,8 @@ TEST_F(IpcOther, DISABLED_ImportsMemory) {
   const int fd = std::stoi(argument());
   const uint64_t before = used();
   CUmemGenericAllocationHandle memory = 0;
-  CU_OK(CU(cuMemImportFromShareableHandle)(&memory, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+  CU_OK(CU(cuMemImportFromShareableHandle)(&memory,
+                                           reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   CUdeviceptr address = 0;
   CU_OK(CU(cuMemAddressReserve)(&address, 32 * kMiB, 0, 0, 0));
@@ -217,7 +228,8 @@ TEST_F(IpcOther, DISABLED_ImportsPool) {
   unhex(text.substr(colon + 1), &data, sizeof data);
   CUmemoryPool pool = nullptr;
   const uint64_t before = used();
-  CU_OK(CU(cuMemPoolImportFromShareableHandle)(&pool, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+  CU_OK(CU(cuMemPoolImportFromShareableHandle)(&pool,
+                                               reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   CUdeviceptr address = 0;
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemAllocFromPoolAsync)(&address, kMiB, pool, stream_));

@@ -1,4 +1,5 @@
-// Memory, pointers, copies, contexts, streams and events of the virtual driver, through its exported functions.
+// Memory, pointers, copies, contexts, streams and events of the virtual driver, through its
+// exported functions.
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -39,9 +40,11 @@ TEST(EntryPoints, AnswerByNameAndVersion) {
   EXPECT_EQ(old_one, dlsym(library(), "cuCtxCreate_v3"));
   CU_OK(CU(cuGetProcAddress_v2)("cuCtxCreate", &new_one, 13000, 0, &status));
   EXPECT_EQ(new_one, dlsym(library(), "cuCtxCreate_v4"));
-  CU_FAILS(CUDA_ERROR_NOT_FOUND, CU(cuGetProcAddress_v2)("cuMemPoolCreate", &new_one, 11000, 0, &status));
+  CU_FAILS(CUDA_ERROR_NOT_FOUND,
+           CU(cuGetProcAddress_v2)("cuMemPoolCreate", &new_one, 11000, 0, &status));
   EXPECT_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-  CU_FAILS(CUDA_ERROR_NOT_FOUND, CU(cuGetProcAddress_v2)("cuNoSuchFunction", &new_one, 13000, 0, &status));
+  CU_FAILS(CUDA_ERROR_NOT_FOUND,
+           CU(cuGetProcAddress_v2)("cuNoSuchFunction", &new_one, 13000, 0, &status));
   EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
   EXPECT_EQ(new_one, nullptr);
 }
@@ -107,7 +110,8 @@ TEST_F(MemoryTest, TortureAgainstAPlainAccount) {
     if (i % 97 == 0 && !live.empty()) {
       CUdeviceptr base = 0;
       size_t size = 0;
-      CU_OK(CU(cuMemGetAddressRange_v2)(&base, &size, live.begin()->first + live.begin()->second - 1));
+      CU_OK(CU(cuMemGetAddressRange_v2)(&base, &size,
+                                        live.begin()->first + live.begin()->second - 1));
       EXPECT_EQ(base, live.begin()->first);
       EXPECT_EQ(size, live.begin()->second);
     }
@@ -125,12 +129,15 @@ TEST_F(MemoryTest, PointersSayWhatTheyAre) {
   int ordinal = -1;
   CU_OK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, device + 100));
   EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
-  CU_OK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(host)));
+  CU_OK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  reinterpret_cast<CUdeviceptr>(host)));
   EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_HOST));
   int local = 0;
   CU_FAILS(CUDA_ERROR_INVALID_VALUE,
-           CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(&local)));
-  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+           CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                     reinterpret_cast<CUdeviceptr>(&local)));
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   void* answers[] = {&type, &ordinal};
   CU_OK(CU(cuPointerGetAttributes)(2, wanted, answers, reinterpret_cast<CUdeviceptr>(&local)));
   EXPECT_EQ(type, 0u);
@@ -139,14 +146,14 @@ TEST_F(MemoryTest, PointersSayWhatTheyAre) {
   CU_OK(CU(cuMemFree_v2)(device));
 }
 
-// Small pieces of pinned memory share blocks of 2 MiB: the sequence that an H200 answered, each piece at the same offset of the
-// same block.
+// Small pieces of pinned memory share blocks of 2 MiB: the sequence that an H200 answered, each
+// piece at the same offset of the same block.
 TEST_F(MemoryTest, PinnedMemoryIsPlacedAsOnARealCard) {
   std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/addresses/h200-pinned.txt");
   ASSERT_TRUE(file);
   constexpr uint64_t kBlock = 2 * kMiB;
-  std::map<uint64_t, uint64_t> blocks;          // the card's -> ours
-  std::map<uint64_t, void*> host;               // by the card's address
+  std::map<uint64_t, uint64_t> blocks;  // the card's -> ours
+  std::map<uint64_t, void*> host;       // by the card's address
   std::vector<CUdeviceptr> device;
   std::string line;
   int compared = 0;
@@ -267,11 +274,13 @@ TEST_F(MemoryTest, EventsTellVirtualTime) {
 
 TEST_F(MemoryTest, GarbageIsNoModule) {
   CUmodule module = nullptr;
-  EXPECT_EQ(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadData)(&module, "this is neither machine code nor PTX"));
+  EXPECT_EQ(CUDA_ERROR_INVALID_IMAGE,
+            CU(cuModuleLoadData)(&module, "this is neither machine code nor PTX"));
   EXPECT_EQ(CUDA_ERROR_FILE_NOT_FOUND, CU(cuModuleLoad)(&module, "/nonexistent.cubin"));
   CUfunction function = nullptr;
   EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, CU(cuModuleGetFunction)(&function, nullptr, "kernel"));
-  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, CU(cuLaunchKernel)(nullptr, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr));
+  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE,
+            CU(cuLaunchKernel)(nullptr, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr));
 }
 
 }  // namespace

@@ -64,7 +64,10 @@ TEST_F(PoolTest, TakesWholeChunksAndSharesThem) {
 // The sequence and every figure as an H200 (driver 580) answered (tools/device, section memory).
 TEST_F(PoolTest, GrowsAsAnH200) {
   const CUdeviceptr first = allocate(kMiB);
-  const struct { uint64_t bytes, reserved; } steps[] = {{kMiB, 32}, {16 * kMiB, 32}, {20 * kMiB, 32}, {33 * kMiB, 64}, {100 * kMiB, 128}, {kMiB * 3 / 2, 128}};
+  const struct {
+    uint64_t bytes, reserved;
+  } steps[] = {{kMiB, 32},      {16 * kMiB, 32},   {20 * kMiB, 32},
+               {33 * kMiB, 64}, {100 * kMiB, 128}, {kMiB * 3 / 2, 128}};
   for (const auto& step : steps) {
     const CUdeviceptr next = allocate(step.bytes);
     EXPECT_EQ(first + kMiB, next);  // blocks lie across chunks
@@ -140,16 +143,19 @@ TEST_F(PoolTest, MarksCanOnlyBeReset) {
   release(allocate(20 * kMiB));
   EXPECT_EQ(20 * kMiB, attribute(CU_MEMPOOL_ATTR_USED_MEM_HIGH));
   cuuint64_t value = 5;
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemPoolSetAttribute)(pool_, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuMemPoolSetAttribute)(pool_, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value));
   value = 0;
   CU_OK(CU(cuMemPoolSetAttribute)(pool_, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value));
   EXPECT_EQ(0u, attribute(CU_MEMPOOL_ATTR_USED_MEM_HIGH));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemPoolSetAttribute)(pool_, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuMemPoolSetAttribute)(pool_, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
 }
 
 TEST_F(PoolTest, RunsOutAndMaySpendWhatOthersHoldUnused) {
   CUdeviceptr address = 0;
-  CU_FAILS(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemAllocFromPoolAsync)(&address, kCardBytes, pool_, stream_));
+  CU_FAILS(CUDA_ERROR_OUT_OF_MEMORY,
+           CU(cuMemAllocFromPoolAsync)(&address, kCardBytes, pool_, stream_));
   release(allocate(3 * kGiB));  // reserved, unused
   CUmemoryPool standard = nullptr;
   CU_OK(CU(cuDeviceGetDefaultMemPool)(&standard, 0));
@@ -213,7 +219,8 @@ TEST_F(PoolTest, RefusesNonsense) {
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemPoolCreate)(&none_made, &props));
   const CUmemAccessDesc none = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemPoolSetAccess)(pool_, &none, 1));
-  const CUmemAccessDesc other = {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const CUmemAccessDesc other = {{CU_MEM_LOCATION_TYPE_DEVICE, 1},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CU_OK(CU(cuMemPoolSetAccess)(pool_, &other, 1));
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
   CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;

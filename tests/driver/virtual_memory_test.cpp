@@ -61,7 +61,8 @@ TEST_F(VirtualMemoryTest, GranularityRulesSizes) {
   size_t granularity = 0;
   CU_OK(CU(cuMemGetAllocationGranularity)(&granularity, &prop_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   EXPECT_EQ(2 * kMiB, granularity);
-  CU_OK(CU(cuMemGetAllocationGranularity)(&granularity, &prop_, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+  CU_OK(CU(cuMemGetAllocationGranularity)(&granularity, &prop_,
+                                          CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
   EXPECT_EQ(2 * kMiB, granularity);
   CUmemGenericAllocationHandle handle = 0;
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemCreate)(&handle, kMiB, &prop_, 0));
@@ -79,10 +80,13 @@ TEST_F(VirtualMemoryTest, MappingsDoNotOverlapAndAreTakenDownWhole) {
   const CUmemGenericAllocationHandle a = create(4 * kMiB), b = create(4 * kMiB);
   CU_OK(CU(cuMemMap)(address, 4 * kMiB, 0, a, 0));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(address + 2 * kMiB, 4 * kMiB, 0, b, 0));
-  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemMap)(address + 4 * kMiB, 8 * kMiB, 0, b, 0));  // larger than the memory
-  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemMap)(address + 4 * kMiB, 2 * kMiB, 0, b, 0));  // a part of it
+  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED,
+           CU(cuMemMap)(address + 4 * kMiB, 8 * kMiB, 0, b, 0));  // larger than the memory
+  CU_FAILS(CUDA_ERROR_NOT_SUPPORTED,
+           CU(cuMemMap)(address + 4 * kMiB, 2 * kMiB, 0, b, 0));  // a part of it
   CU_FAILS(CUDA_ERROR_NOT_SUPPORTED, CU(cuMemMap)(address + 4 * kMiB, 4 * kMiB, 2 * kMiB, b, 0));
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemMap)(address + 30 * kMiB, 4 * kMiB, 0, b, 0));  // past the reservation
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE,
+           CU(cuMemMap)(address + 30 * kMiB, 4 * kMiB, 0, b, 0));  // past the reservation
   CU_OK(CU(cuMemMap)(address + 4 * kMiB, 4 * kMiB, 0, b, 0));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemUnmap)(address, 2 * kMiB));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemUnmap)(address + 2 * kMiB, 6 * kMiB));
@@ -145,7 +149,8 @@ TEST_F(VirtualMemoryTest, ReservationsKeepApartFromEachOtherAndFromAllocations) 
   for (int i = 0; i < 8; i++) starts.push_back(reserve(size));
   for (size_t i = 0; i < starts.size(); i++) {
     EXPECT_TRUE(starts[i] + size <= plain || starts[i] >= plain + 8 * kMiB);
-    for (size_t j = 0; j < i; j++) EXPECT_TRUE(starts[i] + size <= starts[j] || starts[i] >= starts[j] + size);
+    for (size_t j = 0; j < i; j++)
+      EXPECT_TRUE(starts[i] + size <= starts[j] || starts[i] >= starts[j] + size);
   }
   for (CUdeviceptr start : starts) CU_OK(CU(cuMemAddressFree)(start, size));
   CU_OK(CU(cuMemFree_v2)(plain));
@@ -154,12 +159,14 @@ TEST_F(VirtualMemoryTest, ReservationsKeepApartFromEachOtherAndFromAllocations) 
 TEST_F(VirtualMemoryTest, OnlyWhatWasAskedForCanBeExported) {
   int fd = -1;
   const CUmemGenericAllocationHandle plain = create(2 * kMiB);
-  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemExportToShareableHandle)(&fd, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CU_FAILS(CUDA_ERROR_INVALID_VALUE, CU(cuMemExportToShareableHandle)(
+                                         &fd, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   prop_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
   CUmemGenericAllocationHandle handle = 0;
   CU_FAILS(CUDA_ERROR_NOT_PERMITTED, CU(cuMemCreate)(&handle, 2 * kMiB, &prop_, 0));
   CU_FAILS(CUDA_ERROR_INVALID_VALUE,
-           CU(cuMemImportFromShareableHandle)(&handle, reinterpret_cast<void*>(0), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+           CU(cuMemImportFromShareableHandle)(&handle, reinterpret_cast<void*>(0),
+                                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   CU_OK(CU(cuMemRelease)(plain));
 }
 
@@ -170,7 +177,8 @@ TEST_F(VirtualMemoryTest, ImportedMemoryCountsOnce) {
   CU_OK(CU(cuMemExportToShareableHandle)(&fd, owner, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   ASSERT_GE(fd, 0);
   CUmemGenericAllocationHandle imported = 0;
-  CU_OK(CU(cuMemImportFromShareableHandle)(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+  CU_OK(CU(cuMemImportFromShareableHandle)(&imported,
+                                           reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   close(fd);
   EXPECT_EQ(6 * kMiB, used() - before_);

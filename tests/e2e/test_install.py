@@ -33,6 +33,6 @@ def test_installed_toolkit_is_found(prefix, tmp_path):
     configure = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"]
     result = run_plain([*configure, f"-DTONNAGE_TORCH_ROOT={torch_root}"])
     assert result.code == 0, result.err
-    assert f"{prefix}/share/tonnage/toolkit_toolkit/src/checkpoint.cpp" in result.out
+    assert f"{prefix}/share/tonnage/toolkit_src/checkpoint.cpp" in result.out
     result = run_plain(["cmake", "-S", tmp_path, "-B", tmp_path / "other", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTONNAGE_TORCH_ROOT={tmp_path}"])
     assert result.code != 0 and "has no lib/libtorch.so" in " ".join(result.err.split())

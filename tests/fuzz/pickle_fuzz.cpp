@@ -21,10 +21,13 @@ void check_record(const record::Record& record) {
     check(event.process < record.processes.size());
   }
   for (const auto& stack : record.stacks)
-    for (const auto& frame : stack) check(frame.function < record.strings.size() && frame.file < record.strings.size());
+    for (const auto& frame : stack)
+      check(frame.function < record.strings.size() && frame.file < record.strings.size());
   for (const auto& segment : record.final_segments) {
-    check(segment.address <= UINT64_MAX - segment.total_bytes && segment.stack < record.stacks.size());
-    for (const auto& block : segment.blocks) check(block.address <= UINT64_MAX - block.size_bytes && block.stack < record.stacks.size());
+    check(segment.address <= UINT64_MAX - segment.total_bytes &&
+          segment.stack < record.stacks.size());
+    for (const auto& block : segment.blocks)
+      check(block.address <= UINT64_MAX - block.size_bytes && block.stack < record.stacks.size());
   }
 }
 

@@ -1,5 +1,5 @@
-// libFuzzer target of the record reader. The first byte chooses how the rest is taken: as a file, or as the payload of a chunk
-// whose header is right, which reaches the decoder directly.
+// libFuzzer target of the record reader. The first byte chooses how the rest is taken: as a file,
+// or as the payload of a chunk whose header is right, which reaches the decoder directly.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -19,12 +19,14 @@ void check_record(const record::Record& record) {
   for (const auto& e : record.events) {
     check(e.process < record.processes.size());
     check(e.stack < record.stacks.size());
-    check(e.op < record.strings.size() && e.module < record.strings.size() && e.name < record.strings.size());
+    check(e.op < record.strings.size() && e.module < record.strings.size() &&
+          e.name < record.strings.size());
     check(e.phase <= abi::Phase::kEval);
   }
   for (const auto& stack : record.stacks) {
     check(stack.size() <= record::kMaxStackDepth);
-    for (const auto& frame : stack) check(frame.function < record.strings.size() && frame.file < record.strings.size());
+    for (const auto& frame : stack)
+      check(frame.function < record.strings.size() && frame.file < record.strings.size());
   }
 }
 
@@ -55,8 +57,10 @@ std::vector<uint8_t> as_chunks(const uint8_t* data, size_t n) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
   if (n == 0) return 0;
-  const std::vector<uint8_t> file = data[0] % 2 == 0 ? std::vector<uint8_t>(data + 1, data + n) : as_chunks(data + 1, n - 1);
-  const auto record = record::read_record_bytes(file, "fuzz", record::ReadOptions{.memory_limit_bytes = 64u << 20});
+  const std::vector<uint8_t> file =
+      data[0] % 2 == 0 ? std::vector<uint8_t>(data + 1, data + n) : as_chunks(data + 1, n - 1);
+  const auto record =
+      record::read_record_bytes(file, "fuzz", record::ReadOptions{.memory_limit_bytes = 64u << 20});
   if (record) check_record(*record);
   return 0;
 }

@@ -13,8 +13,8 @@
 namespace tonnage::gpu {
 namespace {
 
-// A host whose address space is empty below `top`: regions go into the highest gap that is longer by the alignment, as the
-// kernel and the driver place them.
+// A host whose address space is empty below `top`: regions go into the highest gap that is longer
+// by the alignment, as the kernel and the driver place them.
 class EmptyHost : public RegionSource {
  public:
   explicit EmptyHost(uint64_t top) { gaps_[0] = top; }
@@ -62,8 +62,10 @@ TEST_P(RealSequence, EveryAddressIsTheRealOne) {
     if (kind == "+") {
       long long size = 0, below = 0;
       file >> size >> below;
-      const uint64_t bytes = size < 0 ? static_cast<uint64_t>(-size) : static_cast<uint64_t>(size) << 12;
-      ASSERT_EQ(space.allocate(bytes), kTop - (static_cast<uint64_t>(below) << 12)) << GetParam() << " line " << line;
+      const uint64_t bytes =
+          size < 0 ? static_cast<uint64_t>(-size) : static_cast<uint64_t>(size) << 12;
+      ASSERT_EQ(space.allocate(bytes), kTop - (static_cast<uint64_t>(below) << 12))
+          << GetParam() << " line " << line;
       allocations++;
     } else {
       long long below = 0;
@@ -74,11 +76,12 @@ TEST_P(RealSequence, EveryAddressIsTheRealOne) {
   EXPECT_GT(allocations, 300);
 }
 INSTANTIATE_TEST_SUITE_P(H200, RealSequence,
-                         testing::Values("h200-torch-11.txt", "h200-torch-12.txt", "h200-mid-11.txt", "h200-big-11.txt",
-                                         "h200-big-12.txt"));
+                         testing::Values("h200-torch-11.txt", "h200-torch-12.txt",
+                                         "h200-mid-11.txt", "h200-big-11.txt", "h200-big-12.txt"));
 
-// Two devices in a process take from one space. Their contexts' regions lie apart by what else the host had there, so the
-// addresses may differ by two constants from the real ones: one for each context.
+// Two devices in a process take from one space. Their contexts' regions lie apart by what else the
+// host had there, so the addresses may differ by two constants from the real ones: one for each
+// context.
 class RealPair : public testing::TestWithParam<const char*> {};
 
 TEST_P(RealPair, EveryAddressIsTheRealOneButForTheContextsPlaces) {
@@ -86,7 +89,7 @@ TEST_P(RealPair, EveryAddressIsTheRealOneButForTheContextsPlaces) {
   AddressSpace space(&host, &low);
   std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/addresses/" + GetParam());
   ASSERT_TRUE(file) << GetParam();
-  std::map<uint64_t, uint64_t> ours;     // by the real address
+  std::map<uint64_t, uint64_t> ours;  // by the real address
   std::map<uint64_t, int> differences;
   std::string kind;
   while (file >> kind) {
@@ -107,7 +110,9 @@ TEST_P(RealPair, EveryAddressIsTheRealOneButForTheContextsPlaces) {
   EXPECT_GT(ours.size(), 100u);
   EXPECT_LE(differences.size(), 2u);
 }
-INSTANTIATE_TEST_SUITE_P(H200, RealPair, testing::Values("h200-two-devices-early.txt", "h200-two-devices-late.txt"));
+INSTANTIATE_TEST_SUITE_P(H200, RealPair,
+                         testing::Values("h200-two-devices-early.txt",
+                                         "h200-two-devices-late.txt"));
 
 TEST(AddressSpace, TortureAgainstAPlainAccount) {
   EmptyHost host(1ull << 46), low(1ull << 40);
@@ -122,7 +127,8 @@ TEST(AddressSpace, TortureAgainstAPlainAccount) {
       live.erase(victim);
       continue;
     }
-    const uint64_t bytes = (1 + random() % 100) * kAllocationGranularity - random() % kAllocationGranularity;
+    const uint64_t bytes =
+        (1 + random() % 100) * kAllocationGranularity - random() % kAllocationGranularity;
     const uint64_t address = random() % 5 ? space.allocate(bytes) : space.reserve(bytes);
     ASSERT_NE(address, 0u);
     ASSERT_EQ(address % kAllocationGranularity, 0u);
@@ -138,16 +144,19 @@ TEST(AddressSpace, TortureAgainstAPlainAccount) {
   }
 }
 
-// A new context: 96 MiB at the top, whose last 24 are free, and below them 416 for the device heap, whose last 2 are free.
+// A new context: 96 MiB at the top, whose last 24 are free, and below them 416 for the device heap,
+// whose last 2 are free.
 TEST(AddressSpace, TheDeviceHeapMovesAndLeavesRoom) {
   EmptyHost host(1ull << 46), low(1ull << 40);
   AddressSpace space(&host, &low);
   const uint64_t place = space.prepare_context();
   const uint64_t heap = (1ull << 46) - (512ull << 20);
   EXPECT_EQ(place, heap);
-  EXPECT_EQ(space.allocate(kAllocationGranularity), heap + (414ull << 20)) << "as the first machine code does";
+  EXPECT_EQ(space.allocate(kAllocationGranularity), heap + (414ull << 20))
+      << "as the first machine code does";
   space.move(place, 506ull << 20);
-  EXPECT_EQ(space.allocate(48ull << 20), heap) << "the heap's old place is the newest room that is large enough";
+  EXPECT_EQ(space.allocate(48ull << 20), heap)
+      << "the heap's old place is the newest room that is large enough";
 }
 
 TEST(AddressSpace, TheDeviceHeapsPlaceGoesBackIfNothingIsBesideIt) {
@@ -157,7 +166,8 @@ TEST(AddressSpace, TheDeviceHeapsPlaceGoesBackIfNothingIsBesideIt) {
   const uint64_t heap = (1ull << 46) - (512ull << 20);
   EXPECT_EQ(space.allocate(20ull << 20), heap + (488ull << 20));
   space.move(place, 506ull << 20);
-  EXPECT_EQ(space.allocate(32ull << 20), heap + (384ull << 20)) << "a new region, at the top of the gap that the old one left";
+  EXPECT_EQ(space.allocate(32ull << 20), heap + (384ull << 20))
+      << "a new region, at the top of the gap that the old one left";
 }
 
 TEST(HostRegions, AreAlignedReservedAndFaultOnTouch) {

@@ -1,4 +1,5 @@
-// Known content of device memory, against a plain array that knows for every byte whether it is known.
+// Known content of device memory, against a plain array that knows for every byte whether it is
+// known.
 #include "gpu/shadow_memory.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +78,8 @@ TEST(Content, TortureAgainstPlainBytes) {
         const uint32_t pattern = static_cast<uint32_t>(random());
         const size_t count = n / width * width;
         store.fill(kBase + at, pattern, width, count);
-        for (size_t i = 0; i < count; i++) plain[at + i] = static_cast<int>((pattern >> (i % width * 8)) & 255);
+        for (size_t i = 0; i < count; i++)
+          plain[at + i] = static_cast<int>((pattern >> (i % width * 8)) & 255);
         break;
       }
       case 2:
@@ -87,7 +89,8 @@ TEST(Content, TortureAgainstPlainBytes) {
       case 3: {
         const size_t to = random() % (kSize - n);
         store.copy(kBase + to, kBase + at, n);
-        const std::vector<int> source(plain.begin() + static_cast<long>(at), plain.begin() + static_cast<long>(at + n));
+        const std::vector<int> source(plain.begin() + static_cast<long>(at),
+                                      plain.begin() + static_cast<long>(at + n));
         std::copy(source.begin(), source.end(), plain.begin() + static_cast<long>(to));
         break;
       }
@@ -111,7 +114,8 @@ TEST(Content, TortureAgainstPlainBytes) {
 // Gives `text`, or nothing, and counts.
 class Counted : public Promise {
  public:
-  Counted(int* fetched, int* released, std::string text) : fetched_(fetched), released_(released), text_(std::move(text)) {}
+  Counted(int* fetched, int* released, std::string text)
+      : fetched_(fetched), released_(released), text_(std::move(text)) {}
   ~Counted() override { ++*released_; }
   bool fetch(void* out, size_t n) override {
     ++*fetched_;
@@ -182,7 +186,8 @@ TEST(Content, AReaderThatWaitsHoldsNobodyUp) {
   slow->go = &go;
   store.promise(kBase, 4, std::move(slow));
   char first[5] = {}, second[5] = {};
-  std::thread one([&] { store.get(kBase, first, 4); }), two([&] { store.get(kBase + 1, second, 3); });
+  std::thread one([&] { store.get(kBase, first, 4); }),
+      two([&] { store.get(kBase + 1, second, 3); });
   while (!waiting) std::this_thread::yield();
   store.set(kBase + 1000, "free", 4);
   char out[5] = {};

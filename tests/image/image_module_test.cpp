@@ -15,7 +15,8 @@ TEST(ImageModule, FollowsCallsThroughAddresses) {
   EXPECT_TRUE(module->kernel("through_table")->calls_reporter);
   EXPECT_FALSE(module->kernel("alone")->calls_reporter);
   EXPECT_EQ(module->code()->functions, 2u);
-  // The same with the pairs of a table's possible targets taken away, as where nvlink does not know them.
+  // The same with the pairs of a table's possible targets taken away, as where nvlink does not know
+  // them.
   std::string unresolved = file;
   const char marker[] = {0, 0, 0, 0, '\xfc', '\xff', '\xff', '\xff'};
   const size_t pairs = unresolved.find(std::string(marker, sizeof marker));
@@ -91,7 +92,8 @@ TEST(ImageModule, ReadsVariables) {
   EXPECT_EQ(module->code()->variable_bytes, 804u);
   // .text: 180 + 100 + 200 + 180 + 1000 + 200 + 300 (hexadecimal, readelf)
   EXPECT_EQ(module->code()->code_bytes, 0x1b00u);
-  EXPECT_EQ(module->loaded_bytes(), module->code()->code_bytes + 804 + module->code()->constant_bytes);
+  EXPECT_EQ(module->loaded_bytes(),
+            module->code()->code_bytes + 804 + module->code()->constant_bytes);
 }
 
 TEST(ImageModule, OldLayoutsAndNewer) {
@@ -120,8 +122,10 @@ TEST(ImageModule, StatusForWhatCannotRun) {
   EXPECT_EQ(open_status(fixture("kernels_90a.cubin"), 9, 0), kSuccess);
   EXPECT_EQ(open_status(fixture("kernels_100f.cubin"), 10, 3), kSuccess);
   EXPECT_EQ(open_status(fixture("kernels_100f.cubin"), 9, 0), kNoBinaryForGpu);
-  EXPECT_EQ(open_status(FatbinBuilder().add(2, 80, kFlagsPlain, cubin).finish(), 9, 0), kNoBinaryForGpu);
-  EXPECT_EQ(open_status(FatbinBuilder().add(1, 100, kFlagsPlain, "").finish(), 9, 0), kNoBinaryForGpu);
+  EXPECT_EQ(open_status(FatbinBuilder().add(2, 80, kFlagsPlain, cubin).finish(), 9, 0),
+            kNoBinaryForGpu);
+  EXPECT_EQ(open_status(FatbinBuilder().add(1, 100, kFlagsPlain, "").finish(), 9, 0),
+            kNoBinaryForGpu);
   EXPECT_EQ(open_status("hello, this is no PTX", 9, 0), kInvalidImage);
   EXPECT_EQ(open_status(std::string("\x01\x02\x03\x04\x05\x06\x07\x08", 8), 9, 0), kInvalidImage);
   EXPECT_EQ(open_status(cubin.substr(0, 3000), 9, 0), kInvalidImage);
@@ -150,8 +154,9 @@ TEST(ImageModule, ChoosesInsideAFatbin) {
 
 // .reqntid is no launch bound for a driver: an H200 answers 1024 for it and the product for .maxntid.
 TEST(ImageModule, LaunchBoundsAreMaxntidAlone) {
-  const std::string text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry a() .reqntid 128 { ret; }\n"
-                           ".visible .entry b() .maxntid 96, 2, 1 { ret; }\n";
+  const std::string text =
+      ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry a() .reqntid 128 { ret; }\n"
+      ".visible .entry b() .maxntid 96, 2, 1 { ret; }\n";
   int status = -1;
   const auto module = Module::open(bytes_of(text), 9, 0, &status);
   ASSERT_EQ(status, kSuccess);
@@ -178,19 +183,22 @@ TEST(ImageModule, RuntimeParts) {
   EXPECT_FALSE(module->code()->relocatable);
   const std::string other = fixture("kernels_90.cubin");
   const auto without = Module::open(bytes_of(other), 9, 0, &status);
-  EXPECT_FALSE(without->code()->uses_printf || without->code()->uses_assert || without->code()->uses_malloc || without->code()->has_managed);
+  EXPECT_FALSE(without->code()->uses_printf || without->code()->uses_assert ||
+               without->code()->uses_malloc || without->code()->has_managed);
 }
 
 TEST(ImageModule, PointersWithoutLength) {
-  const std::string cubin = fixture("kernels_90.cubin"), fat = fixture("kernels_zstd.fatbin"), ptx = fixture("kernels_80.ptx");
+  const std::string cubin = fixture("kernels_90.cubin"), fat = fixture("kernels_zstd.fatbin"),
+                    ptx = fixture("kernels_80.ptx");
   struct {
     uint32_t magic = kWrapperMagic, version = 1;
     const void* data;
     const void* file = nullptr;
   } wrapper;
   wrapper.data = fat.data();
-  for (const void* data : {static_cast<const void*>(cubin.data()), static_cast<const void*>(fat.data()), static_cast<const void*>(ptx.c_str()),
-                           static_cast<const void*>(&wrapper)}) {
+  for (const void* data :
+       {static_cast<const void*>(cubin.data()), static_cast<const void*>(fat.data()),
+        static_cast<const void*>(ptx.c_str()), static_cast<const void*>(&wrapper)}) {
     int status = -1;
     const auto module = Module::open(data, 9, 0, &status);
     ASSERT_EQ(status, kSuccess);
@@ -200,7 +208,9 @@ TEST(ImageModule, PointersWithoutLength) {
   EXPECT_EQ(Module::open(nullptr, 9, 0, &status), nullptr);
   EXPECT_EQ(status, kInvalidImage);
   // A pointer inside bytes of known length is not followed.
-  EXPECT_EQ(Module::open(Bytes{reinterpret_cast<const uint8_t*>(&wrapper), sizeof wrapper}, 9, 0, &status), nullptr);
+  EXPECT_EQ(Module::open(Bytes{reinterpret_cast<const uint8_t*>(&wrapper), sizeof wrapper}, 9, 0,
+                         &status),
+            nullptr);
   EXPECT_EQ(status, kInvalidImage);
 }
 
@@ -209,7 +219,8 @@ TEST(ImageModule, CallersBytesMayGoAway) {
   std::unique_ptr<Module> module;
   {
     std::string file = fixture("kernels_zstd.fatbin");
-    module = Module::open(static_cast<const void*>(file.data()), 9, 0, &status);  // heap: read at once
+    module =
+        Module::open(static_cast<const void*>(file.data()), 9, 0, &status);  // heap: read at once
     ASSERT_EQ(status, kSuccess);
     std::fill(file.begin(), file.end(), '\x5a');
   }
@@ -224,7 +235,8 @@ TEST(ImageModule, ManyThreadsReadOnce) {
   const uint64_t before = module->loaded_bytes();
   std::vector<const KernelInfo*> seen(8);
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < seen.size(); ++i) threads.emplace_back([&, i] { seen[i] = module->kernel("plain"); });
+  for (size_t i = 0; i < seen.size(); ++i)
+    threads.emplace_back([&, i] { seen[i] = module->kernel("plain"); });
   for (std::thread& thread : threads) thread.join();
   for (const KernelInfo* kernel : seen) EXPECT_EQ(kernel, seen[0]);
   EXPECT_EQ(before, 19296u) << "before reading: the unpacked size";

@@ -1,5 +1,6 @@
-// Reads NVIDIA's and PyTorch's own libraries, where they are installed, and compares every kernel that a real H200 was asked
-// about. bench/image_truth.sh runs it; without TONNAGE_SITE_PACKAGES it is skipped.
+// Reads NVIDIA's and PyTorch's own libraries, where they are installed, and compares every kernel
+// that a real H200 was asked about. bench/image_truth.sh runs it; without TONNAGE_SITE_PACKAGES it
+// is skipped.
 #include <elf.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -37,7 +38,9 @@ struct Totals {
   double open_s = 0, read_s = 0;
 };
 
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 std::string given_by(const KernelInfo& info, const abi::CardDesc& card) {
   std::string out;
@@ -52,7 +55,8 @@ std::string given_by(const KernelInfo& info, const abi::CardDesc& card) {
 
 class Library {
  public:
-  Library(std::map<std::string, Expected>* expected, const abi::CardDesc* card) : expected_(expected), card_(card) {}
+  Library(std::map<std::string, Expected>* expected, const abi::CardDesc* card)
+      : expected_(expected), card_(card) {}
 
   void read(const std::filesystem::path& path) {
     const int file = ::open(path.c_str(), O_RDONLY);
@@ -67,7 +71,9 @@ class Library {
     if (whole.read(0, &header) && std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0) {
       for (int i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr section;
-        if (!whole.read(header.e_shoff + static_cast<uint64_t>(i) * header.e_shentsize, &section) || section.sh_type != SHT_PROGBITS) continue;
+        if (!whole.read(header.e_shoff + static_cast<uint64_t>(i) * header.e_shentsize, &section) ||
+            section.sh_type != SHT_PROGBITS)
+          continue;
         if (section.sh_flags & SHF_EXECINSTR) continue;
         const Bytes bytes = whole.piece(section.sh_offset, section.sh_size);
         if (!bytes.empty()) read_section(bytes);
@@ -79,7 +85,8 @@ class Library {
   const Totals& totals() const { return totals_; }
 
  private:
-  // Fat binaries may lie anywhere among a library's data, and cuBLASLt also keeps cubins as bare zstd frames.
+  // Fat binaries may lie anywhere among a library's data, and cuBLASLt also keeps cubins as bare
+  // zstd frames.
   void read_section(Bytes section) {
     const uint8_t fat[8] = {0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0};
     const uint8_t zstd[4] = {0x28, 0xb5, 0x2f, 0xfd};
@@ -102,7 +109,8 @@ class Library {
   void read_frames(Bytes bytes, const uint8_t (&magic)[4]) {
     uint64_t at = 0;
     while (at < bytes.size) {
-      const auto* found = static_cast<const uint8_t*>(memmem(bytes.data + at, bytes.size - at, magic, sizeof magic));
+      const auto* found = static_cast<const uint8_t*>(
+          memmem(bytes.data + at, bytes.size - at, magic, sizeof magic));
       if (!found) return;
       at = static_cast<uint64_t>(found - bytes.data);
       const size_t packed = ZSTD_findFrameCompressedSize(found, bytes.size - at);
@@ -112,7 +120,11 @@ class Library {
         continue;
       }
       std::vector<uint8_t> image(unpacked);
-      if (!ZSTD_isError(ZSTD_decompress(image.data(), image.size(), found, packed)) && std::memcmp(image.data(), "\x7f" "ELF", 4) == 0) {
+      if (!ZSTD_isError(ZSTD_decompress(image.data(), image.size(), found, packed)) &&
+          std::memcmp(image.data(),
+                      "\x7f"
+                      "ELF",
+                      4) == 0) {
         take(Bytes{image.data(), image.size()});
       }
       at += packed;
@@ -149,7 +161,8 @@ class Library {
 
 TEST(ImageTruth, EveryAnswerOfTheRealCard) {
   const char* packages = std::getenv("TONNAGE_SITE_PACKAGES");
-  if (!packages) GTEST_SKIP() << "TONNAGE_SITE_PACKAGES names no folder with torch and nvidia packages";
+  if (!packages)
+    GTEST_SKIP() << "TONNAGE_SITE_PACKAGES names no folder with torch and nvidia packages";
   const std::string data = std::string(TONNAGE_SOURCE_DIR) + "/tests/data/";
   abi::CardDesc card;
   std::memset(&card, 0, sizeof card);
@@ -183,9 +196,11 @@ TEST(ImageTruth, EveryAnswerOfTheRealCard) {
       library.read(item.path());
       const Totals& t = library.totals();
       if (t.images == 0) continue;
-      std::printf("%-44s images %5d, without code %5d, kernels %6llu, unpacked %6.1f MB, loaded %6.1f MB, open %.3f s, read %.3f s\n",
-                  name.c_str(), t.images, t.without_code, static_cast<unsigned long long>(t.kernels), t.unpacked_bytes / 1e6,
-                  t.loaded_bytes / 1e6, t.open_s, t.read_s);
+      std::printf(
+          "%-44s images %5d, without code %5d, kernels %6llu, unpacked %6.1f MB, loaded %6.1f MB, "
+          "open %.3f s, read %.3f s\n",
+          name.c_str(), t.images, t.without_code, static_cast<unsigned long long>(t.kernels),
+          t.unpacked_bytes / 1e6, t.loaded_bytes / 1e6, t.open_s, t.read_s);
       all.images += t.images;
       all.kernels += t.kernels;
     }
@@ -204,19 +219,24 @@ TEST(ImageTruth, EveryAnswerOfTheRealCard) {
       std::istringstream in(kernel.fields[static_cast<size_t>(from)]);
       for (std::string value; std::getline(in, value, ',');) to->insert(value);
     }
-    // Several libraries may have a kernel of the same name (and other constants); the card was asked about one of them.
+    // Several libraries may have a kernel of the same name (and other constants); the card was
+    // asked about one of them.
     std::set<std::string> defaults;
     std::string others;
     for (const std::string& given : kernel.found) {
-      if (given.substr(0, wanted.size()) == wanted) defaults.insert(given.substr(wanted.size(), given.size() - wanted.size() - 1));
+      if (given.substr(0, wanted.size()) == wanted)
+        defaults.insert(given.substr(wanted.size(), given.size() - wanted.size() - 1));
       others += "\n  given " + given;
     }
     EXPECT_FALSE(defaults.empty()) << name << "\n  wanted " << wanted << others;
-    for (const std::string& value : dynamic) EXPECT_TRUE(defaults.count(value) || set.count(value)) << name << " " << value;
+    for (const std::string& value : dynamic)
+      EXPECT_TRUE(defaults.count(value) || set.count(value)) << name << " " << value;
     ++same;
   }
-  std::printf("%d images, %llu kernels; of %zu kernels that the card was asked about %d found and compared, %d not found\n", all.images,
-              static_cast<unsigned long long>(all.kernels), expected.size(), same, missing);
+  std::printf(
+      "%d images, %llu kernels; of %zu kernels that the card was asked about %d found and "
+      "compared, %d not found\n",
+      all.images, static_cast<unsigned long long>(all.kernels), expected.size(), same, missing);
   EXPECT_GT(same, 0);
 }
 

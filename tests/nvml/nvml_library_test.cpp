@@ -1,4 +1,5 @@
-// The virtual NVML as programs load it: every function of nvml.h is there, and the answers come from the session.
+// The virtual NVML as programs load it: every function of nvml.h is there, and the answers come
+// from the session.
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 
@@ -16,26 +17,28 @@
 #include <set>
 #include <sstream>
 
-#include "cards/catalogue.h"
 #include "abi/session.h"
+#include "cards/catalogue.h"
 
 namespace tonnage::nvml {
 namespace {
 
 constexpr char kLibrary[] = TONNAGE_BINARY_DIR "/lib/vgpu/libnvidia-ml.so.1";
 
-// A session file of the named cards, in the environment. The library keeps the first session it maps for the life of a
-// process, so each test runs in a process of its own (in_child).
+// A session file of the named cards, in the environment. The library keeps the first session it
+// maps for the life of a process, so each test runs in a process of its own (in_child).
 class FakeSession {
  public:
-  explicit FakeSession(const std::vector<std::string>& cards, uint32_t flags = 0) : session_(std::make_unique<abi::Session>()) {
+  explicit FakeSession(const std::vector<std::string>& cards, uint32_t flags = 0)
+      : session_(std::make_unique<abi::Session>()) {
     std::memset(static_cast<void*>(session_.get()), 0, sizeof(abi::Session));
     session_->magic = abi::kSessionMagic;
     session_->version = abi::kSessionVersion;
     session_->struct_bytes = sizeof(abi::Session);
     session_->device_count = static_cast<int32_t>(cards.size());
     session_->flags = flags;
-    for (size_t i = 0; i < cards.size(); ++i) session_->devices[i] = cards::to_desc(*cards::find_card(cards[i]), static_cast<int>(i));
+    for (size_t i = 0; i < cards.size(); ++i)
+      session_->devices[i] = cards::to_desc(*cards::find_card(cards[i]), static_cast<int>(i));
   }
   abi::Session& operator*() { return *session_; }
   abi::Session* operator->() { return session_.get(); }
@@ -43,7 +46,8 @@ class FakeSession {
     char path[] = "/tmp/nvml_test_XXXXXX";
     const int fd = mkstemp(path);
     ASSERT_GE(fd, 0);
-    ASSERT_EQ(::write(fd, session_.get(), sizeof(abi::Session)), static_cast<ssize_t>(sizeof(abi::Session)));
+    ASSERT_EQ(::write(fd, session_.get(), sizeof(abi::Session)),
+              static_cast<ssize_t>(sizeof(abi::Session)));
     close(fd);
     path_ = path;
     setenv("TONNAGE_SESSION", path, 1);
@@ -102,7 +106,8 @@ TEST(NvmlLibrary, ExportsEveryFunctionOfTheHeader) {
   const std::string content = text.str();
   const std::regex declaration("DECLDIR\\s+(?:char\\s*\\*\\s*)?(nvml[A-Za-z0-9_]+)\\s*\\(");
   std::set<std::string> names;
-  for (std::sregex_iterator at(content.begin(), content.end(), declaration), end; at != end; ++at) names.insert((*at)[1]);
+  for (std::sregex_iterator at(content.begin(), content.end(), declaration), end; at != end; ++at)
+    names.insert((*at)[1]);
   EXPECT_GT(names.size(), 400u);
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();
@@ -174,7 +179,8 @@ TEST(NvmlLibrary, NamesAndFindsDevices) {
       EXPECT_EQ(NVML(nvmlDeviceGetHandleByPciBusId_v2)(bus, &found), NVML_SUCCESS) << bus;
       EXPECT_EQ(found, second) << bus;
     }
-    EXPECT_EQ(NVML(nvmlDeviceGetHandleByPciBusId_v2)("rubbish", &found), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(NVML(nvmlDeviceGetHandleByPciBusId_v2)("rubbish", &found),
+              NVML_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(NVML(nvmlDeviceGetHandleByIndex_v2)(2, &found), NVML_ERROR_INVALID_ARGUMENT);
     nvmlBrandType_t brand;
     EXPECT_EQ(NVML(nvmlDeviceGetBrand)(second, &brand), NVML_SUCCESS);
@@ -183,7 +189,8 @@ TEST(NvmlLibrary, NamesAndFindsDevices) {
     int minor = 0;
     EXPECT_EQ(NVML(nvmlDeviceGetCudaComputeCapability)(second, &major, &minor), NVML_SUCCESS);
     EXPECT_EQ(major * 10 + minor, 86);
-    EXPECT_EQ(NVML(nvmlDeviceGetName)(reinterpret_cast<nvmlDevice_t>(0x1234), tight, sizeof tight), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(NVML(nvmlDeviceGetName)(reinterpret_cast<nvmlDevice_t>(0x1234), tight, sizeof tight),
+              NVML_ERROR_INVALID_ARGUMENT);
     int cuda = 0;
     EXPECT_EQ(NVML(nvmlSystemGetCudaDriverVersion_v2)(&cuda), NVML_SUCCESS);
     EXPECT_EQ(cuda, 13000);
@@ -202,7 +209,8 @@ TEST(NvmlLibrary, MemoryIsTheSessionsAccount) {
     EXPECT_EQ(first.free, 150109880320ull - (5ull << 30));
     EXPECT_EQ(first.used, first.total - first.free);
     nvmlMemory_v2_t second{};
-    EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo_v2)(device_at(0), &second), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo_v2)(device_at(0), &second),
+              NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     second.version = nvmlMemory_v2;
     EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo_v2)(device_at(0), &second), NVML_SUCCESS);
     EXPECT_EQ(second.used, 5ull << 30);
@@ -223,13 +231,16 @@ TEST(NvmlLibrary, ListsTheProcessesThatHoldMemory) {
     session.write();
     ASSERT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
     unsigned int count = 0;
-    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(0), &count, nullptr), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(0), &count, nullptr),
+              NVML_SUCCESS);
     EXPECT_EQ(count, 0u);
-    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(1), &count, nullptr), NVML_ERROR_INSUFFICIENT_SIZE);
+    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(1), &count, nullptr),
+              NVML_ERROR_INSUFFICIENT_SIZE);
     EXPECT_EQ(count, 2u);
     nvmlProcessInfo_t infos[4];
     count = 4;
-    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(1), &count, infos), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(1), &count, infos),
+              NVML_SUCCESS);
     EXPECT_EQ(count, 2u);
     EXPECT_EQ(infos[0].pid, static_cast<unsigned int>(getpid()));
     EXPECT_EQ(infos[0].usedGpuMemory, 123456u);
@@ -239,12 +250,16 @@ TEST(NvmlLibrary, ListsTheProcessesThatHoldMemory) {
     EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses)(device_at(1), &count, old), NVML_SUCCESS);
     EXPECT_EQ(old[1].usedGpuMemory, 99u);
     count = 1;
-    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses)(device_at(1), &count, old), NVML_ERROR_INSUFFICIENT_SIZE);
+    EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses)(device_at(1), &count, old),
+              NVML_ERROR_INSUFFICIENT_SIZE);
     count = 2;
-    EXPECT_EQ(NVML(nvmlDeviceGetGraphicsRunningProcesses_v3)(device_at(1), &count, infos), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetGraphicsRunningProcesses_v3)(device_at(1), &count, infos),
+              NVML_SUCCESS);
     EXPECT_EQ(count, 0u);
     char name[256];
-    EXPECT_EQ(NVML(nvmlSystemGetProcessName)(static_cast<unsigned int>(getpid()), name, sizeof name), NVML_SUCCESS);
+    EXPECT_EQ(
+        NVML(nvmlSystemGetProcessName)(static_cast<unsigned int>(getpid()), name, sizeof name),
+        NVML_SUCCESS);
     EXPECT_NE(std::string(name).size(), 0u);
   });
 }
@@ -262,8 +277,10 @@ TEST(NvmlLibrary, SlicesHangUnderAWholeCard) {
     EXPECT_EQ(current, 0u);
     nvmlDevice_t slice = nullptr;
     EXPECT_EQ(NVML(nvmlDeviceGetMigDeviceHandleByIndex)(device_at(0), 0, &slice), NVML_SUCCESS);
-    EXPECT_EQ(NVML(nvmlDeviceGetMigDeviceHandleByIndex)(device_at(0), 1, &slice), NVML_ERROR_NOT_FOUND);
-    EXPECT_EQ(NVML(nvmlDeviceGetMigDeviceHandleByIndex)(device_at(1), 0, &slice), NVML_ERROR_NOT_FOUND);
+    EXPECT_EQ(NVML(nvmlDeviceGetMigDeviceHandleByIndex)(device_at(0), 1, &slice),
+              NVML_ERROR_NOT_FOUND);
+    EXPECT_EQ(NVML(nvmlDeviceGetMigDeviceHandleByIndex)(device_at(1), 0, &slice),
+              NVML_ERROR_NOT_FOUND);
     EXPECT_EQ(text_of(NVML(nvmlDeviceGetName), device_at(0)), "NVIDIA H100 80GB HBM3");
     EXPECT_EQ(text_of(NVML(nvmlDeviceGetName), slice), "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
     EXPECT_EQ(text_of(NVML(nvmlDeviceGetUUID), slice).substr(0, 4), "MIG-");
@@ -289,23 +306,31 @@ TEST(NvmlLibrary, KnowsItsLinks) {
       EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(0), link, &state), NVML_SUCCESS) << link;
       EXPECT_EQ(state, NVML_FEATURE_ENABLED);
     }
-    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(0), 18, &state), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(0), 18, &state),
+              NVML_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(NVML(nvmlDeviceGetNvLinkState)(device_at(2), 0, &state), NVML_ERROR_NOT_SUPPORTED);
     nvmlPciInfo_t remote;
     EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(0), 3, &remote), NVML_SUCCESS);
     EXPECT_STREQ(remote.busId, "FFFFFFFF:FF:FF.0");
     nvmlGpuFabricInfoV_t fabric{};
-    EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(0), &fabric), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(0), &fabric),
+              NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     fabric.version = nvmlGpuFabricInfo_v3;
     EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(0), &fabric), NVML_SUCCESS);
     EXPECT_EQ(fabric.state, NVML_GPU_FABRIC_STATE_COMPLETED);
     EXPECT_EQ(NVML(nvmlDeviceGetGpuFabricInfoV)(device_at(2), &fabric), NVML_ERROR_NOT_SUPPORTED);
     nvmlGpuP2PStatus_t status;
-    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(0), device_at(1), NVML_P2P_CAPS_INDEX_NVLINK, &status), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(0), device_at(1), NVML_P2P_CAPS_INDEX_NVLINK,
+                                           &status),
+              NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_OK);
-    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(2), device_at(3), NVML_P2P_CAPS_INDEX_READ, &status), NVML_SUCCESS);
+    EXPECT_EQ(
+        NVML(nvmlDeviceGetP2PStatus)(device_at(2), device_at(3), NVML_P2P_CAPS_INDEX_READ, &status),
+        NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_NOT_SUPPORTED);
-    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(0), device_at(0), NVML_P2P_CAPS_INDEX_READ, &status), NVML_SUCCESS);
+    EXPECT_EQ(
+        NVML(nvmlDeviceGetP2PStatus)(device_at(0), device_at(0), NVML_P2P_CAPS_INDEX_READ, &status),
+        NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_OK);
     nvmlFieldValue_t fields[3] = {};
     fields[0].fieldId = NVML_FI_DEV_NVLINK_LINK_COUNT;
@@ -348,11 +373,16 @@ TEST(NvmlLibrary, BridgedNeighboursReachEachOther) {
     EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(1), 0, &remote), NVML_SUCCESS);
     EXPECT_EQ(NVML(nvmlDeviceGetPciInfo_v3)(device_at(0), &own), NVML_SUCCESS);
     EXPECT_STREQ(remote.busId, own.busId);
-    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(2), 0, &remote), NVML_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2)(device_at(2), 0, &remote),
+              NVML_ERROR_NOT_SUPPORTED);
     nvmlGpuP2PStatus_t status;
-    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(1), device_at(2), NVML_P2P_CAPS_INDEX_READ, &status), NVML_SUCCESS);
+    EXPECT_EQ(
+        NVML(nvmlDeviceGetP2PStatus)(device_at(1), device_at(2), NVML_P2P_CAPS_INDEX_READ, &status),
+        NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_OK);  // over PCIe
-    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(1), device_at(2), NVML_P2P_CAPS_INDEX_NVLINK, &status), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetP2PStatus)(device_at(1), device_at(2), NVML_P2P_CAPS_INDEX_NVLINK,
+                                           &status),
+              NVML_SUCCESS);
     EXPECT_EQ(status, NVML_P2P_STATUS_NOT_SUPPORTED);
   });
 }
@@ -378,7 +408,8 @@ TEST(NvmlLibrary, AnswersWhatMonitorsLog) {
     EXPECT_EQ(NVML(nvmlDeviceGetNumGpuCores)(device, &value), NVML_SUCCESS);
     EXPECT_EQ(value, 16896u);
     // A function without a virtual answer says so instead of succeeding with rubbish.
-    EXPECT_EQ(NVML(nvmlDeviceGetEncoderCapacity)(device, NVML_ENCODER_QUERY_H264, &value), NVML_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(NVML(nvmlDeviceGetEncoderCapacity)(device, NVML_ENCODER_QUERY_H264, &value),
+              NVML_ERROR_NOT_SUPPORTED);
   });
 }
 
@@ -389,7 +420,8 @@ TEST(NvmlLibrary, PassingThroughWithoutARealLibraryFails) {
     setenv("TONNAGE_REAL_CUDA", "/nonexistent/libcuda.so.1", 1);
     const nvmlReturn_t result = NVML(nvmlInit_v2)();
     // A machine with a real driver passes through to it.
-    EXPECT_TRUE(result == NVML_ERROR_LIBRARY_NOT_FOUND || result == NVML_SUCCESS || result == NVML_ERROR_DRIVER_NOT_LOADED);
+    EXPECT_TRUE(result == NVML_ERROR_LIBRARY_NOT_FOUND || result == NVML_SUCCESS ||
+                result == NVML_ERROR_DRIVER_NOT_LOADED);
   });
 }
 

@@ -12,12 +12,11 @@ namespace tonnage::record {
 namespace {
 
 // The worked example at the top of record/format.h, byte for byte.
-const std::vector<uint8_t> kExample = {
-    0x01, 0x01, 0x04, 0x78, 0x2e, 0x70, 0x79,        // strings
-    0x01, 0x01, 0x01, 0x00, 0x01, 0x07,              // stacks
-    0x02,                                            // events
-    0x14, 0xe1, 0x08, 0xd0, 0x0f, 0x80, 0xc0, 0x03, 0x80, 0x04, 0x01,
-    0x16, 0xe1, 0x08, 0xe8, 0x07, 0x00, 0x80, 0x04, 0x00};
+const std::vector<uint8_t> kExample = {0x01, 0x01, 0x04, 0x78, 0x2e, 0x70, 0x79,  // strings
+                                       0x01, 0x01, 0x01, 0x00, 0x01, 0x07,        // stacks
+                                       0x02,                                      // events
+                                       0x14, 0xe1, 0x08, 0xd0, 0x0f, 0x80, 0xc0, 0x03, 0x80, 0x04,
+                                       0x01, 0x16, 0xe1, 0x08, 0xe8, 0x07, 0x00, 0x80, 0x04, 0x00};
 
 TEST(RecordFormat, CrcIsZlibs) {
   std::mt19937 random(1);
@@ -30,7 +29,8 @@ TEST(RecordFormat, CrcIsZlibs) {
 }
 
 TEST(RecordFormat, ZigzagKeepsEveryDifference) {
-  for (const uint64_t d : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{1} << 63, (uint64_t{1} << 63) - 1, uint64_t{4096}}) {
+  for (const uint64_t d : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{1} << 63,
+                           (uint64_t{1} << 63) - 1, uint64_t{4096}}) {
     EXPECT_EQ(unzigzag(zigzag(d)), d);
   }
   EXPECT_EQ(zigzag(0 - uint64_t{1}), 1u);

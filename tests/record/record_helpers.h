@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "record/writer.h"
 #include "record/record_reader.h"
+#include "record/writer.h"
 
 namespace tonnage::record {
 
@@ -68,7 +68,8 @@ inline abi::MemoryEvent alloc_event(uint64_t address, uint64_t size_bytes, uint6
 inline std::vector<abi::MemoryEvent> program_events(const record::Record& record) {
   std::vector<abi::MemoryEvent> out;
   for (const abi::MemoryEvent& event : record.events) {
-    if (event.kind != abi::EventKind::kProcessStart && event.kind != abi::EventKind::kProcessEnd) out.push_back(event);
+    if (event.kind != abi::EventKind::kProcessStart && event.kind != abi::EventKind::kProcessEnd)
+      out.push_back(event);
   }
   return out;
 }

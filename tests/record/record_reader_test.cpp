@@ -32,7 +32,8 @@ Sample sample(int chunks = 5) {
     EXPECT_TRUE(writer.open(file.path().c_str(), 0));
     for (int c = 0; c < chunks; ++c) {
       for (int i = 0; i < 20; ++i) {
-        auto e = record::alloc_event(static_cast<uint64_t>(c * 100 + i + 1) * 512, 64, static_cast<uint64_t>(c * 1000 + i + 1));
+        auto e = record::alloc_event(static_cast<uint64_t>(c * 100 + i + 1) * 512, 64,
+                                     static_cast<uint64_t>(c * 1000 + i + 1));
         e.op = writer.intern_string(("op" + std::to_string(c)).c_str());
         writer.emit(e);
       }
@@ -51,7 +52,9 @@ Sample sample(int chunks = 5) {
 
 // The chunk in which byte `at` lies.
 size_t chunk_of(const Sample& s, size_t at) {
-  return static_cast<size_t>(std::upper_bound(s.starts.begin(), s.starts.end(), at) - s.starts.begin()) - 1;
+  return static_cast<size_t>(std::upper_bound(s.starts.begin(), s.starts.end(), at) -
+                             s.starts.begin()) -
+         1;
 }
 
 void reseal(Bytes& bytes, size_t at, const std::function<void(ChunkHeader&)>& change) {
@@ -64,7 +67,8 @@ void reseal(Bytes& bytes, size_t at, const std::function<void(ChunkHeader&)>& ch
 
 Bytes chunk(ChunkHeader header, const Bytes& payload) {
   header.payload_bytes = static_cast<uint32_t>(payload.size());
-  if (header.compression == record::Compression::kNone) header.uncompressed_bytes = header.payload_bytes;
+  if (header.compression == record::Compression::kNone)
+    header.uncompressed_bytes = header.payload_bytes;
   header.payload_crc = record::crc32(0, payload.data(), payload.size());
   header.header_crc = record::crc32(0, &header, offsetof(ChunkHeader, header_crc));
   Bytes out(sizeof header + payload.size());
@@ -100,7 +104,8 @@ TEST(RecordReader, FactsOfAProcessAreKept) {
   {
     Writer writer;
     ASSERT_TRUE(writer.open(file.path().c_str(), 0));
-    for (const char* fact : {"torch_version=2.11.0+cu130", "alloc_conf=max_split_size_mb:64", "odd", "=x", "gpu=a=b"}) {
+    for (const char* fact : {"torch_version=2.11.0+cu130", "alloc_conf=max_split_size_mb:64", "odd",
+                             "=x", "gpu=a=b"}) {
       abi::MemoryEvent e;
       e.kind = abi::EventKind::kFact;
       e.name = writer.intern_string(fact);
@@ -131,7 +136,8 @@ TEST(RecordReader, CutOffAtEveryLengthGivesTheWholeChunksBeforeIt) {
     EXPECT_EQ(record->notes.size(), at_boundary ? 0u : 1u) << n;
     const size_t chunks = whole - 1;  // the first is the session
     EXPECT_EQ(record::program_events(*record).size(), std::min<size_t>(5, chunks) * 20) << n;
-    for (const auto& process : record->processes) EXPECT_EQ(process.ended, n == s.bytes.size()) << n;
+    for (const auto& process : record->processes)
+      EXPECT_EQ(process.ended, n == s.bytes.size()) << n;
   }
 }
 
@@ -145,7 +151,8 @@ TEST(RecordReader, AnyByteChangedIsSeenAndCostsAtMostItsChunk) {
     ASSERT_TRUE(record) << at;
     const size_t kept = record::program_events(*record).size();
     const size_t in_chunk = at - s.starts[chunk_of(s, at)];
-    if (in_chunk >= offsetof(ChunkHeader, reserved) && in_chunk < sizeof(ChunkHeader)) continue;  // says nothing
+    if (in_chunk >= offsetof(ChunkHeader, reserved) && in_chunk < sizeof(ChunkHeader))
+      continue;  // says nothing
     EXPECT_FALSE(record->notes.empty()) << at;
     EXPECT_GE(kept + 20, all) << at;
     EXPECT_FALSE(record->processes[0].ended) << at;
@@ -180,7 +187,8 @@ TEST(RecordReader, AMissingChunkLeavesLaterIdsRight) {
 }
 
 TEST(RecordReader, OtherVersionsSayWhichSideIsWrong) {
-  for (const uint16_t version : {uint16_t{0}, static_cast<uint16_t>(record::kNewestReadableVersion + 1), uint16_t{999}}) {
+  for (const uint16_t version :
+       {uint16_t{0}, static_cast<uint16_t>(record::kNewestReadableVersion + 1), uint16_t{999}}) {
     Bytes bytes = sample(1).bytes;
     reseal(bytes, 0, [&](ChunkHeader& h) { h.version = version; });
     const auto record = read_record_bytes(bytes, "r");
@@ -192,7 +200,8 @@ TEST(RecordReader, OtherVersionsSayWhichSideIsWrong) {
 
 TEST(RecordReader, OtherFilesAreRefused) {
   for (const std::string text : {"", "\x80\x02}q", "hello", "TNG", "TNGRxxxxxxxx"}) {
-    const auto record = read_record_bytes(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()), "f");
+    const auto record = read_record_bytes(
+        std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()), "f");
     EXPECT_FALSE(record) << text;
   }
   EXPECT_EQ(read_record("/nonexistent").error().code, ErrorCode::kNotFound);
@@ -205,17 +214,18 @@ TEST(RecordReader, LengthsAreNotTrusted) {
   const Bytes session(s.bytes.begin(), s.bytes.begin() + static_cast<ptrdiff_t>(s.starts[1]));
   const std::vector<Bytes> payloads = {
       {},
-      {1, 0xff, 0xff, 0xff, 0xff, 0x0f},                                     // 2^32-1 strings
-      {1, 1, 0xff, 0xff, 0xff, 0x7f},                                        // a string of 256 MiB
-      {0xff, 0xff, 0xff, 0x07, 0, 1, 0, 0},                                  // strings begin at id 2^24-1
-      {1, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},    // 2^64-1 stacks
-      {1, 0, 1, 1, 0, 0, 0, 0, 0},                                           // a node that is its own parent
-      {1, 0, 1, 1, 2, 0, 0, 0, 0},                                           // a node whose parent has a negative id
-      {1, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f},                            // 2^32-1 events
-      {1, 0, 1, 0, 1, 20, 0x80, 0x80, 0x01},                                 // an unknown field
-      {1, 0, 1, 0, 1, 20, 0x02, 0x80, 0x02},                                 // device 256
-      {1, 0, 1, 0, 1, 20, 0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},  // a varint beyond 64 bits
-      {1, 0, 1, 0, 0, 9},                                                    // bytes left over
+      {1, 0xff, 0xff, 0xff, 0xff, 0x0f},     // 2^32-1 strings
+      {1, 1, 0xff, 0xff, 0xff, 0x7f},        // a string of 256 MiB
+      {0xff, 0xff, 0xff, 0x07, 0, 1, 0, 0},  // strings begin at id 2^24-1
+      {1, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1},  // 2^64-1 stacks
+      {1, 0, 1, 1, 0, 0, 0, 0, 0},                 // a node that is its own parent
+      {1, 0, 1, 1, 2, 0, 0, 0, 0},                 // a node whose parent has a negative id
+      {1, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f},  // 2^32-1 events
+      {1, 0, 1, 0, 1, 20, 0x80, 0x80, 0x01},       // an unknown field
+      {1, 0, 1, 0, 1, 20, 0x02, 0x80, 0x02},       // device 256
+      {1, 0, 1, 0, 1, 20, 0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+       0x7f},              // a varint beyond 64 bits
+      {1, 0, 1, 0, 0, 9},  // bytes left over
   };
   for (size_t i = 0; i < payloads.size(); ++i) {
     ChunkHeader header;
@@ -235,7 +245,8 @@ TEST(RecordReader, OddValuesInsideAnEventAreMadeHarmless) {
   ChunkHeader header;
   header.event_count = 1;
   // kind 200, device 9, phase 99, and ids of strings and a stack that do not exist
-  const auto record = read_record_bytes(chunk(header, {1, 0, 1, 0, 1, 200, 0x86, 0x3c, 9, 99, 50, 51, 52, 53}), "odd");
+  const auto record = read_record_bytes(
+      chunk(header, {1, 0, 1, 0, 1, 200, 0x86, 0x3c, 9, 99, 50, 51, 52, 53}), "odd");
   ASSERT_TRUE(record) << record.error().text();
   ASSERT_EQ(record->events.size(), 1u);
   const auto& e = record->events[0];
@@ -259,7 +270,8 @@ TEST(RecordReader, HeadersThatLieDoNotTakeForever) {
   constexpr size_t kHeaders = 20'000;
   for (size_t i = 0; i < kHeaders; ++i) {
     ChunkHeader header;
-    header.payload_bytes = header.uncompressed_bytes = static_cast<uint32_t>((kHeaders - 1 - i) * sizeof header);
+    header.payload_bytes = header.uncompressed_bytes =
+        static_cast<uint32_t>((kHeaders - 1 - i) * sizeof header);
     header.payload_crc = 1;
     header.header_crc = record::crc32(0, &header, offsetof(ChunkHeader, header_crc));
     const auto* p = reinterpret_cast<const uint8_t*>(&header);
@@ -273,7 +285,8 @@ TEST(RecordReader, HeadersThatLieDoNotTakeForever) {
 TEST(RecordReader, ProcessesAreMergedInTimeAndKeepTheirOwnOrder) {
   // Process 0 has a time that goes back; process 1 lies between.
   Bytes bytes;
-  const auto add = [&](uint64_t stream, const std::vector<std::pair<uint64_t, uint64_t>>& time_and_address) {
+  const auto add = [&](uint64_t stream,
+                       const std::vector<std::pair<uint64_t, uint64_t>>& time_and_address) {
     Bytes payload = {1, 0, 1, 0, static_cast<uint8_t>(time_and_address.size())};
     record::PackState state;
     for (const auto& [time, address] : time_and_address) {
@@ -316,7 +329,8 @@ TEST(RecordReader, RandomDamageNeverBreaksIt) {
         }
       }
     }
-    const auto record = read_record_bytes(bytes, "random", ReadOptions{.memory_limit_bytes = 64 << 20});
+    const auto record =
+        read_record_bytes(bytes, "random", ReadOptions{.memory_limit_bytes = 64 << 20});
     if (record) {
       for (const auto& e : record->events) {
         ASSERT_LT(e.process, record->processes.size());

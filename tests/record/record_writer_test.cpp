@@ -37,13 +37,16 @@ TEST(RecordWriter, EveryFieldComesBack) {
     Writer writer;
     ASSERT_TRUE(writer.open(file.path().c_str(), 0));
     std::mt19937_64 random(7);
-    const uint32_t names[] = {abi::kNoId, writer.intern_string("aten::convolution"), writer.intern_string("layer1.0"),
+    const uint32_t names[] = {abi::kNoId, writer.intern_string("aten::convolution"),
+                              writer.intern_string("layer1.0"),
                               writer.intern_string(std::string(300, 'x').c_str())};
     uint64_t time = 1'000'000;
     for (int i = 0; i < 20'000; ++i) {
       abi::MemoryEvent e;
       e.kind = static_cast<abi::EventKind>(1 + random() % 48);
-      if (e.kind == abi::EventKind::kProcessStart || e.kind == abi::EventKind::kProcessEnd || e.kind == abi::EventKind::kFreed) e.kind = abi::EventKind::kAlloc;
+      if (e.kind == abi::EventKind::kProcessStart || e.kind == abi::EventKind::kProcessEnd ||
+          e.kind == abi::EventKind::kFreed)
+        e.kind = abi::EventKind::kAlloc;
       e.device = static_cast<uint8_t>(random() % 3);
       e.phase = static_cast<abi::Phase>(random() % 7);
       e.flags = static_cast<uint8_t>(random() % 2);
@@ -53,7 +56,9 @@ TEST(RecordWriter, EveryFieldComesBack) {
       e.size_bytes = random() >> (random() % 64);
       e.value = random() >> (random() % 64);
       e.stream = random() % 3;
-      const abi::Frame frames[] = {{names[random() % 4], names[1], static_cast<uint32_t>(random() % 5)}, {names[2], names[3], 9}};
+      const abi::Frame frames[] = {
+          {names[random() % 4], names[1], static_cast<uint32_t>(random() % 5)},
+          {names[2], names[3], 9}};
       e.stack = writer.intern_stack(frames, random() % 3);
       e.op = names[random() % 4];
       e.module = names[random() % 4];
@@ -87,7 +92,8 @@ TEST(RecordWriter, EveryFieldComesBack) {
     ASSERT_EQ(r.size_bytes, w.size_bytes);
     ASSERT_EQ(r.value, w.value);
     ASSERT_EQ(r.stream, w.stream);
-    ASSERT_TRUE(same_id(strings, w.op, r.op) && same_id(strings, w.module, r.module) && same_id(strings, w.name, r.name));
+    ASSERT_TRUE(same_id(strings, w.op, r.op) && same_id(strings, w.module, r.module) &&
+                same_id(strings, w.name, r.name));
     ASSERT_TRUE(same_id(stacks, w.stack, r.stack)) << i;
   }
   EXPECT_EQ(record.string(strings.at(1)), "aten::convolution");
@@ -99,7 +105,8 @@ TEST(RecordWriter, StacksShareTheirCallersAndComeBackInnermostFirst) {
   {
     Writer writer;
     ASSERT_TRUE(writer.open(file.path().c_str(), 0));
-    const uint32_t f = writer.intern_string("f"), g = writer.intern_string("g"), py = writer.intern_string("a.py");
+    const uint32_t f = writer.intern_string("f"), g = writer.intern_string("g"),
+                   py = writer.intern_string("a.py");
     const abi::Frame inner[] = {{f, py, 1}, {g, py, 2}}, other[] = {{f, py, 3}, {g, py, 2}};
     const uint32_t a = writer.intern_stack(inner, 2), b = writer.intern_stack(other, 2);
     EXPECT_NE(a, b);
@@ -190,12 +197,14 @@ TEST(RecordWriter, AFreeThatIsCompletedAtOnceIsOneEventInTheFile) {
   emit(free_event(abi::EventKind::kFreeRequested, 0x2000));
   emit(free_event(abi::EventKind::kFreeCompleted, 0x3000));  // another block's
   emit(free_event(abi::EventKind::kFreeRequested, 0x4000));
-  emit(alloc_event(0x9000, 1));                         // something in between
+  emit(alloc_event(0x9000, 1));  // something in between
   emit(free_event(abi::EventKind::kFreeCompleted, 0x4000));
   emit(free_event(abi::EventKind::kFreeRequested, 0x5000, 100));
   emit(free_event(abi::EventKind::kFreeCompleted, 0x5000, 200));  // later
   emit(free_event(abi::EventKind::kFreeRequested, 0x6000));
-  std::thread([&] { emit(free_event(abi::EventKind::kFreeCompleted, 0x6000)); }).join();  // on another thread
+  std::thread([&] {
+    emit(free_event(abi::EventKind::kFreeCompleted, 0x6000));
+  }).join();  // on another thread
   emit(free_event(abi::EventKind::kFreeRequested, 0x7000));
   abi::MemoryEvent elsewhere = free_event(abi::EventKind::kFreeCompleted, 0x7000);
   elsewhere.op = writer.intern_string("aten::mm");
@@ -211,7 +220,8 @@ TEST(RecordWriter, AFreeThatIsCompletedAtOnceIsOneEventInTheFile) {
     EXPECT_EQ(events[i].address, expected[i].second) << i;
   }
   EXPECT_EQ(events[0].time_ns, events[1].time_ns);
-  EXPECT_EQ(events_in_file(file), expected.size());  // one less for the pair, one more for the process's start
+  EXPECT_EQ(events_in_file(file),
+            expected.size());  // one less for the pair, one more for the process's start
 }
 
 TEST(RecordWriter, AnOldBufferIsWrittenWithTheNextEvent) {
@@ -267,10 +277,12 @@ TEST(RecordWriter, SeveralProcessesShareAFileAndTheirStringsMeet) {
     if (pid == 0) {
       Writer writer;
       if (!writer.open(file.path().c_str(), 0)) ::_exit(1);
-      for (int i = 0; i < p * 10; ++i) writer.intern_string(("only" + std::to_string(p) + "." + std::to_string(i)).c_str());
+      for (int i = 0; i < p * 10; ++i)
+        writer.intern_string(("only" + std::to_string(p) + "." + std::to_string(i)).c_str());
       const uint32_t shared = writer.intern_string("shared");
       for (int i = 1; i <= kEvents; ++i) {
-        abi::MemoryEvent e = alloc_event(static_cast<uint64_t>(i) * 512, static_cast<uint64_t>(p + 1));
+        abi::MemoryEvent e =
+            alloc_event(static_cast<uint64_t>(i) * 512, static_cast<uint64_t>(p + 1));
         e.op = shared;
         writer.emit(e);
       }
@@ -300,7 +312,8 @@ TEST(RecordWriter, SeveralProcessesShareAFileAndTheirStringsMeet) {
   }
   EXPECT_EQ(record.string(shared), "shared");
   for (const auto& process : record.processes) EXPECT_TRUE(process.ended);
-  for (const auto& [process, address] : last) EXPECT_EQ(address, uint64_t{kEvents} * 512) << process;
+  for (const auto& [process, address] : last)
+    EXPECT_EQ(address, uint64_t{kEvents} * 512) << process;
 }
 
 TEST(RecordWriter, AForkedChildWritesItsOwnStreamAndKeepsItsIds) {
@@ -313,20 +326,20 @@ TEST(RecordWriter, AForkedChildWritesItsOwnStreamAndKeepsItsIds) {
     const uint32_t stack = writer.intern_stack(&frame, 1);
     writer.emit(alloc_event(1, 1));  // in the buffer when the child is made
     ASSERT_EQ(0, in_child([&] {
-      abi::MemoryEvent e = alloc_event(2, 1);
-      e.op = op;
-      e.stack = stack;
-      writer.emit(e);
-      writer.finish();
-    }));
+                abi::MemoryEvent e = alloc_event(2, 1);
+                e.op = op;
+                e.stack = stack;
+                writer.emit(e);
+                writer.finish();
+              }));
     // A child that records nothing leaves no trace, one that is killed leaves what it had flushed.
     ASSERT_EQ(0, in_child([] {}));
     ASSERT_EQ(128 + SIGKILL, in_child([&] {
-      writer.emit(alloc_event(3, 1));
-      writer.flush();
-      writer.emit(alloc_event(4, 1));
-      ::kill(::getpid(), SIGKILL);
-    }));
+                writer.emit(alloc_event(3, 1));
+                writer.flush();
+                writer.emit(alloc_event(4, 1));
+                ::kill(::getpid(), SIGKILL);
+              }));
   }
   const record::Record record = file.read();
   EXPECT_TRUE(record.notes.empty()) << record.notes.front();
@@ -359,10 +372,10 @@ TEST(RecordWriter, AForkBesideBusyThreadsDoesNotHang) {
   }
   for (int i = 0; i < 50; ++i) {
     ASSERT_EQ(0, in_child([&] {
-      ::alarm(20);
-      writer.emit(alloc_event(2, 1));
-      writer.finish();
-    }));
+                ::alarm(20);
+                writer.emit(alloc_event(2, 1));
+                writer.finish();
+              }));
   }
   stop = true;
   for (auto& thread : threads) thread.join();
@@ -376,15 +389,17 @@ TEST(RecordWriter, AForkBesideBusyThreadsDoesNotHang) {
 
 TEST(RecordWriter, AFileSizeLimitStopsRecordingAndNothingElse) {
   TempRecord file;
-  EXPECT_EQ(0, in_child([&] {
-    const rlimit limit{20'000, 20'000};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    Writer writer;
-    if (!writer.open(file.path().c_str(), 0)) ::_exit(2);
-    std::mt19937_64 random(3);
-    for (int i = 0; i < 50'000 && writer.recording(); ++i) writer.emit(alloc_event(random(), random()));
-    ::_exit(writer.failed() && !writer.recording() && writer.intern_string("x") == 0 ? 0 : 3);
-  }));
+  EXPECT_EQ(
+      0, in_child([&] {
+        const rlimit limit{20'000, 20'000};
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+        Writer writer;
+        if (!writer.open(file.path().c_str(), 0)) ::_exit(2);
+        std::mt19937_64 random(3);
+        for (int i = 0; i < 50'000 && writer.recording(); ++i)
+          writer.emit(alloc_event(random(), random()));
+        ::_exit(writer.failed() && !writer.recording() && writer.intern_string("x") == 0 ? 0 : 3);
+      }));
   auto record = record::read_record(file.path());
   ASSERT_TRUE(record) << record.error().text();
 }
@@ -396,13 +411,13 @@ TEST(RecordWriter, AProgramThatClosesEveryDescriptorIsNotWrittenInto) {
   writer.emit(alloc_event(1, 1));
   writer.flush();
   ASSERT_EQ(0, in_child([&] {
-    const int other = ::open(victim.path().c_str(), O_WRONLY | O_CREAT, 0600);
-    for (int fd = 3; fd < 1024; ++fd) {
-      if (fd != other) ::dup2(other, fd);
-    }
-    writer.emit(alloc_event(2, 1));
-    writer.finish();
-  }));
+              const int other = ::open(victim.path().c_str(), O_WRONLY | O_CREAT, 0600);
+              for (int fd = 3; fd < 1024; ++fd) {
+                if (fd != other) ::dup2(other, fd);
+              }
+              writer.emit(alloc_event(2, 1));
+              writer.finish();
+            }));
   EXPECT_TRUE(victim.bytes().empty());
   EXPECT_EQ(program_events(file.read()).size(), 2u);
 }
@@ -426,7 +441,9 @@ TEST(RecordWriter, ALargeDictionaryTakesSeveralChunks) {
     Writer writer;
     ASSERT_TRUE(writer.open(file.path().c_str(), 0));
     abi::MemoryEvent e = alloc_event(1, 1);
-    for (int i = 0; i < kStrings; ++i) e.name = writer.intern_string((std::to_string(i) + std::string(60'000, 'a' + i % 26)).c_str());
+    for (int i = 0; i < kStrings; ++i)
+      e.name =
+          writer.intern_string((std::to_string(i) + std::string(60'000, 'a' + i % 26)).c_str());
     writer.emit(e);
   }
   const record::Record record = file.read();

@@ -24,14 +24,20 @@ class MailboxTest : public testing::Test {
     set_patience(10, 10);
   }
   void TearDown() override { fs::remove_all(folder_); }
-  size_t files() const { return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator())); }
-  static MessageName name(uint64_t sequence, int from, int to) { return {7, sequence, false, from, to}; }
+  size_t files() const {
+    return static_cast<size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+  static MessageName name(uint64_t sequence, int from, int to) {
+    return {7, sequence, false, from, to};
+  }
 
   fs::path folder_;
 };
 
 TEST_F(MailboxTest, AMessageReachesEachReceiverOnce) {
-  post({name(0, 0, 1), name(0, 0, 2)}, {{true, "abc"}, {false, ""}, {true, std::string(1 << 20, 'x')}});
+  post({name(0, 0, 1), name(0, 0, 2)},
+       {{true, "abc"}, {false, ""}, {true, std::string(1 << 20, 'x')}});
   EXPECT_EQ(2u, files()) << "no draft is left";
   Arrival first(name(0, 0, 1)), second(name(0, 0, 2));
   for (Arrival* arrival : {&first, &second}) {

@@ -1,4 +1,5 @@
-// The trace and the tables: what they say must be what the record says, and hostile names must stay inside their fields.
+// The trace and the tables: what they say must be what the record says, and hostile names must stay
+// inside their fields.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,17 +18,19 @@
 namespace tonnage::report {
 namespace {
 
+using abi::Category;
+using abi::Phase;
 using analysis::testing::EventKind;
 using analysis::testing::kMiB;
 using analysis::testing::PlainAllocator;
 using analysis::testing::RecordBuilder;
 using nlohmann::json;
-using abi::Category;
-using abi::Phase;
 
 constexpr const char* kHostile = "=1+2,\"x\"\n</script>\xff";
 
-std::vector<analysis::Explanation> explained(const RecordBuilder& builder) { return {analysis::explain(std::make_shared<const record::Record>(builder.record))}; }
+std::vector<analysis::Explanation> explained(const RecordBuilder& builder) {
+  return {analysis::explain(std::make_shared<const record::Record>(builder.record))};
+}
 
 // Two steps of a program with phases, an annotation, a failure, and a tensor with a hostile name.
 struct Sample {
@@ -35,7 +38,8 @@ struct Sample {
   PlainAllocator allocator{b};
   Sample() {
     b.record.source = "a, b.tonnage";
-    const uint32_t line = b.stack({{"/home/u/model.py", 21, kHostile}, {"/home/u/train.py", 90, "main"}});
+    const uint32_t line =
+        b.stack({{"/home/u/model.py", 21, kHostile}, {"/home/u/train.py", 90, "main"}});
     for (uint64_t step = 1; step <= 2; ++step) {
       b.add(EventKind::kPhase, 0, 0, static_cast<uint64_t>(Phase::kForward));
       b.add(EventKind::kAnnotation, 0, 0, 0, "load");
@@ -53,24 +57,35 @@ struct Sample {
   }
 };
 
-json trace_of(const std::vector<analysis::Explanation>& explanations, const TraceLimits& limits = {}) {
+json trace_of(const std::vector<analysis::Explanation>& explanations,
+              const TraceLimits& limits = {}) {
   std::string text;
-  EXPECT_TRUE(write_trace(explanations, [&](std::string_view piece) { text += piece; return true; }, limits));
+  EXPECT_TRUE(write_trace(
+      explanations,
+      [&](std::string_view piece) {
+        text += piece;
+        return true;
+      },
+      limits));
   return json::parse(text);
 }
 
-std::vector<json> of(const json& trace, const std::string& phase, const std::string& category = "") {
+std::vector<json> of(const json& trace, const std::string& phase,
+                     const std::string& category = "") {
   std::vector<json> out;
   for (const json& event : trace["traceEvents"]) {
-    if (event["ph"] == phase && (category.empty() || event.value("cat", "") == category)) out.push_back(event);
+    if (event["ph"] == phase && (category.empty() || event.value("cat", "") == category))
+      out.push_back(event);
   }
   return out;
 }
 
-// What viewers rely on (the Trace Event Format): fields by kind of event, counters in order, slices of a track that nest, asynchronous
-// slices that begin and end, a name for every track, steps one after the other.
+// What viewers rely on (the Trace Event Format): fields by kind of event, counters in order, slices
+// of a track that nest, asynchronous slices that begin and end, a name for every track, steps one
+// after the other.
 void check_trace(const json& trace) {
-  ASSERT_TRUE(trace.is_object() && trace["traceEvents"].is_array() && trace["otherData"].is_object());
+  ASSERT_TRUE(trace.is_object() && trace["traceEvents"].is_array() &&
+              trace["otherData"].is_object());
   EXPECT_EQ(trace["displayTimeUnit"], "ms");
   using Track = std::pair<int64_t, int64_t>;
   std::map<std::pair<int64_t, std::string>, int64_t> counters;
@@ -82,24 +97,35 @@ void check_trace(const json& trace) {
   std::set<Track> used_tracks, named_tracks;
   std::map<int64_t, uint64_t> last_step;
   std::map<int64_t, int64_t> step_end;
-  const auto ns = [](const json& us) { return static_cast<int64_t>(std::llround(us.get<double>() * 1000)); };
+  const auto ns = [](const json& us) {
+    return static_cast<int64_t>(std::llround(us.get<double>() * 1000));
+  };
   for (const json& event : trace["traceEvents"]) {
-    ASSERT_TRUE(event["ph"].is_string() && event["name"].is_string() && event["pid"].is_number_integer() && event["tid"].is_number_integer()) << event;
+    ASSERT_TRUE(event["ph"].is_string() && event["name"].is_string() &&
+                event["pid"].is_number_integer() && event["tid"].is_number_integer())
+        << event;
     ASSERT_TRUE(event["ts"].is_number() && event["ts"] >= 0) << event;
     const std::string ph = event["ph"], name = event["name"];
     const int64_t pid = event["pid"], ts = ns(event["ts"]);
     const Track track{pid, event["tid"]};
     if (ph == "M") {
-      ASSERT_TRUE(name == "process_name" || name == "thread_name" || name == "process_sort_index" || name == "thread_sort_index") << event;
-      ASSERT_TRUE(name.ends_with("_name") ? event["args"]["name"].is_string() : event["args"]["sort_index"].is_number_integer()) << event;
-      const bool first = name == "process_name" ? named.insert(pid).second : name == "thread_name" ? named_tracks.insert(track).second : true;
+      ASSERT_TRUE(name == "process_name" || name == "thread_name" || name == "process_sort_index" ||
+                  name == "thread_sort_index")
+          << event;
+      ASSERT_TRUE(name.ends_with("_name") ? event["args"]["name"].is_string()
+                                          : event["args"]["sort_index"].is_number_integer())
+          << event;
+      const bool first = name == "process_name"  ? named.insert(pid).second
+                         : name == "thread_name" ? named_tracks.insert(track).second
+                                                 : true;
       EXPECT_TRUE(first) << event;
       continue;
     }
     used.insert(pid);
     if (ph == "C") {
       ASSERT_TRUE(event["args"].is_object() && !event["args"].empty()) << event;
-      for (const auto& [key, value] : event["args"].items()) ASSERT_TRUE(value.is_number_unsigned()) << event;
+      for (const auto& [key, value] : event["args"].items())
+        ASSERT_TRUE(value.is_number_unsigned()) << event;
       const auto [last, first] = counters.try_emplace({pid, name}, ts);
       EXPECT_TRUE(first || last->second <= ts) << event;
       last->second = ts;
@@ -112,7 +138,8 @@ void check_trace(const json& trace) {
       last->second = ts;
       auto& around = open[track];
       while (!around.empty() && around.back() <= ts && around.back() < end) around.pop_back();
-      EXPECT_TRUE(around.empty() || end <= around.back()) << "overlaps the slice around it: " << event;
+      EXPECT_TRUE(around.empty() || end <= around.back())
+          << "overlaps the slice around it: " << event;
       around.push_back(end);
       if (event["cat"] == "step") {
         EXPECT_TRUE(!step_end.contains(pid) || step_end[pid] <= ts) << event;
@@ -131,7 +158,9 @@ void check_trace(const json& trace) {
         continue;
       }
       ASSERT_TRUE(async.contains(id)) << event;
-      EXPECT_TRUE(async[id]["name"] == name && async[id]["cat"] == event["cat"] && async[id]["pid"] == event["pid"] && ns(async[id]["ts"]) <= ts) << event;
+      EXPECT_TRUE(async[id]["name"] == name && async[id]["cat"] == event["cat"] &&
+                  async[id]["pid"] == event["pid"] && ns(async[id]["ts"]) <= ts)
+          << event;
       async.erase(id);
     } else {
       ASSERT_EQ(ph, "i") << event;
@@ -139,20 +168,24 @@ void check_trace(const json& trace) {
     }
   }
   EXPECT_TRUE(async.empty());
-  EXPECT_EQ(used.size(), std::count_if(used.begin(), used.end(), [&](int64_t pid) { return named.contains(pid); }));
-  for (const Track& track : used_tracks) EXPECT_TRUE(named_tracks.contains(track)) << track.first << " " << track.second;
+  EXPECT_EQ(used.size(), std::count_if(used.begin(), used.end(),
+                                       [&](int64_t pid) { return named.contains(pid); }));
+  for (const Track& track : used_tracks)
+    EXPECT_TRUE(named_tracks.contains(track)) << track.first << " " << track.second;
 }
 
 TEST(TraceExport, IsWhatViewersRelyOn) {
   Sample sample;
   check_trace(trace_of(explained(sample.b)));
   size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/snapshots")) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(TONNAGE_SOURCE_DIR) +
+                                                               "/tests/data/snapshots")) {
     if (entry.path().extension() != ".xz") continue;
     auto record = sources::read_snapshot(entry.path().string());
     ASSERT_TRUE(record.has_value());
     SCOPED_TRACE(entry.path().filename().string());
-    check_trace(trace_of({analysis::explain(std::make_shared<const record::Record>(std::move(*record)))}));
+    check_trace(
+        trace_of({analysis::explain(std::make_shared<const record::Record>(std::move(*record)))}));
     ++files;
   }
   EXPECT_GE(files, 8u);
@@ -161,7 +194,9 @@ TEST(TraceExport, IsWhatViewersRelyOn) {
 TEST(TraceExport, AnnotationsThatCrossGetTracksOfTheirOwn) {
   RecordBuilder b;
   PlainAllocator allocator(b);
-  const auto annotate = [&](const char* name, uint64_t ends) { b.add(EventKind::kAnnotation, 0, 0, ends, name); };
+  const auto annotate = [&](const char* name, uint64_t ends) {
+    b.add(EventKind::kAnnotation, 0, 0, ends, name);
+  };
   annotate("outer", 0);
   annotate("load", 0);
   allocator.alloc(4 * kMiB);
@@ -208,7 +243,8 @@ TEST(TraceExport, AHistoryThatBeginsInTheMiddleHasAStepTrack) {
 // Threads write their events late: times may go back by a little.
 TEST(TraceExport, TimesThatGoBackAreSetRight) {
   Sample sample;
-  for (size_t i = 3; i < sample.b.record.events.size(); i += 4) sample.b.record.events[i].time_ns -= 2500;
+  for (size_t i = 3; i < sample.b.record.events.size(); i += 4)
+    sample.b.record.events[i].time_ns -= 2500;
   check_trace(trace_of(explained(sample.b)));
 }
 
@@ -219,7 +255,8 @@ TEST(TraceExport, CountersAreTheTimeline) {
   uint64_t peak = 0, reserved = 0;
   for (const json& counter : of(trace, "C")) {
     if (counter["name"] == "allocated") peak = std::max<uint64_t>(peak, counter["args"]["bytes"]);
-    if (counter["name"] == "reserved") reserved = std::max<uint64_t>(reserved, counter["args"]["bytes"]);
+    if (counter["name"] == "reserved")
+      reserved = std::max<uint64_t>(reserved, counter["args"]["bytes"]);
   }
   EXPECT_EQ(peak, explanations[0].report->devices.at(0).allocated->bytes);
   EXPECT_EQ(reserved, explanations[0].report->devices.at(0).reserved->bytes);
@@ -250,7 +287,8 @@ TEST(TraceExport, BlocksLiveFromAllocationToFree) {
     EXPECT_LT(block["ts"].get<double>(), ends[block["id"]]);
     EXPECT_EQ(block["name"], "model.py:21");
     EXPECT_EQ(block["args"]["op"], "aten::mm");
-    EXPECT_NE(block["args"]["stack"].get<std::string>().find("main (/home/u/train.py:90)"), std::string::npos);
+    EXPECT_NE(block["args"]["stack"].get<std::string>().find("main (/home/u/train.py:90)"),
+              std::string::npos);
     freed += block["args"]["freed"] == true;
   }
   EXPECT_EQ(freed, 3u);
@@ -265,7 +303,8 @@ TEST(TraceExport, StepsPhasesAnnotationsAndFailures) {
     names.insert(slice["name"]);
     EXPECT_GE(slice["dur"].get<double>(), 0);
   }
-  for (const char* name : {"step 1", "step 2", "forward", "backward", "load"}) EXPECT_TRUE(names.contains(name)) << name;
+  for (const char* name : {"step 1", "step 2", "forward", "backward", "load"})
+    EXPECT_TRUE(names.contains(name)) << name;
   const auto failures = of(trace, "i", "out_of_memory");
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0]["args"]["requested_bytes"], 900 * kMiB);
@@ -312,12 +351,16 @@ TEST(TraceExport, WithoutTimesEventsAreCounted) {
 TEST(TraceExport, AFullDiskStopsIt) {
   Sample sample;
   int pieces = 0;
-  EXPECT_FALSE(write_trace(explained(sample.b), [&](std::string_view) { ++pieces; return false; }));
+  EXPECT_FALSE(write_trace(explained(sample.b), [&](std::string_view) {
+    ++pieces;
+    return false;
+  }));
   EXPECT_EQ(pieces, 1);
 }
 
 TEST(TraceExport, WhateverACutSnapshotGivesCanBeWritten) {
-  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/pickles/protocol4.pickle", std::ios::binary);
+  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/pickles/protocol4.pickle",
+                     std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(file)), {});
   ASSERT_GT(whole.size(), 1000u);
   size_t answers = 0;
@@ -327,7 +370,8 @@ TEST(TraceExport, WhateverACutSnapshotGivesCanBeWritten) {
     auto record = sources::read_snapshot(**input);
     if (!record) continue;
     ++answers;
-    const std::vector<analysis::Explanation> explanations = {analysis::explain(std::make_shared<const record::Record>(std::move(*record)))};
+    const std::vector<analysis::Explanation> explanations = {
+        analysis::explain(std::make_shared<const record::Record>(std::move(*record)))};
     EXPECT_FALSE(explanations[0].summary.empty());
     trace_of(explanations);
     EXPECT_TRUE(write_allocations_csv(explanations, [](std::string_view) { return true; }));
@@ -342,11 +386,16 @@ std::vector<std::map<std::string, std::string>> rows_of(const std::string& text)
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (quoted && c == '"' && i + 1 < text.size() && text[i + 1] == '"') lines.back().back() += text[++i];
-    else if (c == '"') quoted = !quoted;
-    else if (!quoted && c == ',') lines.back().emplace_back();
-    else if (!quoted && c == '\n') lines.push_back({""});
-    else lines.back().back() += c;
+    if (quoted && c == '"' && i + 1 < text.size() && text[i + 1] == '"')
+      lines.back().back() += text[++i];
+    else if (c == '"')
+      quoted = !quoted;
+    else if (!quoted && c == ',')
+      lines.back().emplace_back();
+    else if (!quoted && c == '\n')
+      lines.push_back({""});
+    else
+      lines.back().back() += c;
   }
   lines.pop_back();
   std::vector<std::map<std::string, std::string>> rows;
@@ -354,15 +403,20 @@ std::vector<std::map<std::string, std::string>> rows_of(const std::string& text)
     EXPECT_EQ(lines[i].size(), lines[0].size()) << i;
     if (lines[i].size() != lines[0].size()) continue;
     auto& row = rows.emplace_back();
-    for (size_t column = 0; column < lines[i].size(); ++column) row[lines[0][column]] = lines[i][column];
+    for (size_t column = 0; column < lines[i].size(); ++column)
+      row[lines[0][column]] = lines[i][column];
   }
   return rows;
 }
 
 template <class Write>
-std::vector<std::map<std::string, std::string>> table(Write write, const std::vector<analysis::Explanation>& explanations) {
+std::vector<std::map<std::string, std::string>> table(
+    Write write, const std::vector<analysis::Explanation>& explanations) {
   std::string text;
-  EXPECT_TRUE(write(explanations, [&](std::string_view piece) { text += piece; return true; }));
+  EXPECT_TRUE(write(explanations, [&](std::string_view piece) {
+    text += piece;
+    return true;
+  }));
   return rows_of(text);
 }
 
@@ -396,7 +450,8 @@ TEST(CsvExport, EventsCarryTheMemoryAfterThem) {
   ASSERT_EQ(rows.size(), sample.b.record.events.size());
   uint64_t peak = 0;
   for (const auto& row : rows) {
-    if (!row.at("allocated_bytes").empty()) peak = std::max<uint64_t>(peak, std::stoull(row.at("allocated_bytes")));
+    if (!row.at("allocated_bytes").empty())
+      peak = std::max<uint64_t>(peak, std::stoull(row.at("allocated_bytes")));
   }
   EXPECT_EQ(peak, explanations[0].report->devices.at(0).allocated->bytes);
   EXPECT_EQ(rows.back().at("kind"), "oom");

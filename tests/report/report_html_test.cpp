@@ -44,12 +44,14 @@ TEST(Html, HostileNamesStayText) {
 }
 
 TEST(Html, EscapesWhatCouldEndAScript) {
-  EXPECT_EQ(escape_for_script("\"</script>&\xe2\x80\xa9\xe2\x82\xac\""), "\"\\u003c/script\\u003e\\u0026\\u2029\xe2\x82\xac\"");
+  EXPECT_EQ(escape_for_script("\"</script>&\xe2\x80\xa9\xe2\x82\xac\""),
+            "\"\\u003c/script\\u003e\\u0026\\u2029\xe2\x82\xac\"");
 }
 
 TEST(Html, AsksForNothingOutside) {
   const std::string page = render_html({hostile()});
-  for (const char* request : {" src=\"", " href=\"", "url(", "@import", "fetch(", "XMLHttpRequest"}) EXPECT_EQ(page.find(request), std::string::npos) << request;
+  for (const char* request : {" src=\"", " href=\"", "url(", "@import", "fetch(", "XMLHttpRequest"})
+    EXPECT_EQ(page.find(request), std::string::npos) << request;
   EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
 }
 
@@ -64,7 +66,8 @@ TEST(Html, NumbersAreThoseOfTheJsonReport) {
   uint64_t highest = 0;
   for (size_t i = 0; i < chart["series"]["event"].size(); ++i) {
     uint64_t sum = 0;
-    for (const auto& [name, values] : chart["series"]["by_category"].items()) sum += values[i].get<uint64_t>();
+    for (const auto& [name, values] : chart["series"]["by_category"].items())
+      sum += values[i].get<uint64_t>();
     EXPECT_EQ(sum, chart["series"]["allocated"][i]);
     highest = std::max(highest, sum);
   }

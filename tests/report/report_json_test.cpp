@@ -43,7 +43,8 @@ TEST(Json, HasASchemaAndExactBytes) {
   EXPECT_EQ(device["peak_device"]["bytes"], 66 * kMiB);
   EXPECT_EQ(device["headroom_bytes"], (1024 - 66) * kMiB);
   uint64_t sum = 0;
-  for (const json& row : device["peak_device"]["breakdown"]["rows"]) sum += row["bytes"].get<uint64_t>();
+  for (const json& row : device["peak_device"]["breakdown"]["rows"])
+    sum += row["bytes"].get<uint64_t>();
   EXPECT_EQ(sum, 66 * kMiB);
   check_numbers(report, "");
 }
@@ -56,7 +57,8 @@ TEST(Json, WhatIsNotKnownIsNull) {
   b.alloc(kBase, 1001);
   const json report = json::parse(to_json(analysis::make_report(b.record)));
   const json& device = report["devices"][0];
-  for (const char* key : {"name", "total_bytes", "headroom_bytes", "peak_device", "context_bytes_modelled", "device_bytes_by_kind"})
+  for (const char* key : {"name", "total_bytes", "headroom_bytes", "peak_device",
+                          "context_bytes_modelled", "device_bytes_by_kind"})
     EXPECT_TRUE(device[key].is_null()) << key;
   EXPECT_TRUE(device["series"]["device_bytes"].is_null());
   EXPECT_TRUE(device["peak_allocated"]["moment"]["step"].is_null());

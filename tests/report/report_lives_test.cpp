@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "analysis/analysis_builder.h"
 #include "analysis/timeline/block_lives.h"
 #include "analysis/timeline/breakdown.h"
-#include "analysis/analysis_builder.h"
 #include "report/html.h"
 
 namespace tonnage::report {
@@ -24,7 +24,12 @@ class Reader {
     uint32_t word = 0;
     int bits = 0;
     for (const char c : base64) {
-      const int digit = c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : c >= '0' && c <= '9' ? c - '0' + 52 : c == '+' ? 62 : c == '/' ? 63 : -1;
+      const int digit = c >= 'A' && c <= 'Z'   ? c - 'A'
+                        : c >= 'a' && c <= 'z' ? c - 'a' + 26
+                        : c >= '0' && c <= '9' ? c - '0' + 52
+                        : c == '+'             ? 62
+                        : c == '/'             ? 63
+                                               : -1;
       if (digit < 0) break;
       word = word << 6 | static_cast<uint32_t>(digit);
       if ((bits += 6) < 8) continue;
@@ -60,14 +65,18 @@ RecordBuilder program(int steps) {
   out.from(line);
   for (int step = 0; step < steps; ++step) {
     std::vector<uint64_t> live;
-    for (int i = 0; i < 12; ++i) live.push_back(allocator.alloc(i < 10 ? static_cast<uint64_t>(1 + i) * 700'001 : 1 + random() % (8 * kMiB)));
+    for (int i = 0; i < 12; ++i)
+      live.push_back(allocator.alloc(i < 10 ? static_cast<uint64_t>(1 + i) * 700'001
+                                            : 1 + random() % (8 * kMiB)));
     for (const uint64_t address : live) allocator.release(address);
   }
   return out;
 }
 
 json data_of(const RecordBuilder& builder, const HtmlLimits& limits = {}) {
-  return json::parse(html_data({analysis::explain(std::make_shared<const record::Record>(builder.record))}, limits))["explanations"][0];
+  return json::parse(
+      html_data({analysis::explain(std::make_shared<const record::Record>(builder.record))},
+                limits))["explanations"][0];
 }
 
 TEST(HtmlLives, GiveTheMapOfEveryMoment) {
@@ -78,7 +87,9 @@ TEST(HtmlLives, GiveTheMapOfEveryMoment) {
   const json& lives = chart["lives"][0];
   const uint64_t unit = lives["unit"];
   analysis::BlockLives back;
-  const auto until = [](uint64_t from, uint64_t life) { return life == 0 ? analysis::kNever : static_cast<uint32_t>(from + life - 1); };
+  const auto until = [](uint64_t from, uint64_t life) {
+    return life == 0 ? analysis::kNever : static_cast<uint32_t>(from + life - 1);
+  };
   uint64_t from = 0;
   int64_t address = 0;
   for (Reader in(lives["segments"]); in.more();) {
@@ -100,7 +111,8 @@ TEST(HtmlLives, GiveTheMapOfEveryMoment) {
   address = 0;
   for (Reader in(lives["shapes"]); in.more();) {
     const auto at = static_cast<uint64_t>(address += in.next_signed()) * unit;
-    const uint64_t size = in.next() * unit, rounding = in.next(), category = in.next(), site = in.next();
+    const uint64_t size = in.next() * unit, rounding = in.next(), category = in.next(),
+                   site = in.next();
     shapes.push_back({at, size, rounding, category, site});
     EXPECT_LT(category, data["category_order"].size());
     EXPECT_EQ(chart["sites"].at(site - 1), "train.py:12");
@@ -123,14 +135,17 @@ TEST(HtmlLives, GiveTheMapOfEveryMoment) {
   EXPECT_LT(shapes.size(), back.blocks.size() / 2);
   const analysis::Timeline timeline(builder.record);
   for (uint64_t event = 0; event < builder.record.events.size(); ++event) {
-    const auto made = analysis::map_of(back, event), truth = analysis::segment_map_at(timeline, 0, 0, event);
+    const auto made = analysis::map_of(back, event),
+               truth = analysis::segment_map_at(timeline, 0, 0, event);
     ASSERT_EQ(made.segments.size(), truth.segments.size()) << event;
     for (size_t s = 0; s < made.segments.size(); ++s) {
       ASSERT_EQ(made.segments[s].address, truth.segments[s].address);
       ASSERT_EQ(made.segments[s].blocks.size(), truth.segments[s].blocks.size()) << event;
       for (size_t b = 0; b < made.segments[s].blocks.size(); ++b) {
         const auto &x = made.segments[s].blocks[b], &y = truth.segments[s].blocks[b];
-        ASSERT_TRUE(x.address == y.address && x.size_bytes == y.size_bytes && x.requested_bytes == y.requested_bytes && x.state == y.state) << event;
+        ASSERT_TRUE(x.address == y.address && x.size_bytes == y.size_bytes &&
+                    x.requested_bytes == y.requested_bytes && x.state == y.state)
+            << event;
       }
     }
   }
@@ -144,7 +159,8 @@ TEST(HtmlLives, TooMuchForThePageIsLeftOutAndSaid) {
   // Then one is stored near whatever moment the reader chooses.
   EXPECT_EQ(cut["charts"][0]["maps"].size(), kMapMoments);
   EXPECT_LT(whole["charts"][0]["maps"].size(), kMapMoments);
-  EXPECT_NE(render_html({}).find("The page does not hold every moment of this history"), std::string::npos);
+  EXPECT_NE(render_html({}).find("The page does not hold every moment of this history"),
+            std::string::npos);
 }
 
 TEST(HtmlLives, EventsThatContradictEachOtherGetNoInventedMaps) {
@@ -152,7 +168,8 @@ TEST(HtmlLives, EventsThatContradictEachOtherGetNoInventedMaps) {
   const uint64_t live = 0x7f5500000000;
   builder.segment(live, 20 * kMiB);
   builder.alloc(live + 4 * kMiB, 12 * kMiB);
-  builder.add(abi::EventKind::kSegmentFree, live + 8 * kMiB, 2 * kMiB);  // in the middle of a live block
+  builder.add(abi::EventKind::kSegmentFree, live + 8 * kMiB,
+              2 * kMiB);  // in the middle of a live block
   const json data = data_of(builder);
   EXPECT_TRUE(data["charts"][0]["lives"].is_null());
 }
@@ -163,9 +180,14 @@ TEST(HtmlLives, NonsenseIsSurvived) {
     RecordBuilder out;
     std::mt19937_64 random(seed);
     out.record.settings.expandable_segments = seed % 2 == 1;
-    const EventKind kinds[] = {EventKind::kAlloc, EventKind::kFreeRequested, EventKind::kFreeCompleted, EventKind::kSegmentAlloc, EventKind::kSegmentFree, EventKind::kSegmentMap, EventKind::kSegmentUnmap};
+    const EventKind kinds[] = {EventKind::kAlloc,         EventKind::kFreeRequested,
+                               EventKind::kFreeCompleted, EventKind::kSegmentAlloc,
+                               EventKind::kSegmentFree,   EventKind::kSegmentMap,
+                               EventKind::kSegmentUnmap};
     const uint64_t base = seed % 3 == 0 ? UINT64_MAX - 12 * kMiB : 0x7f0000000000;
-    for (int i = 0; i < 150; ++i) out.add(kinds[random() % std::size(kinds)], base + random() % 16 * kMiB, random() % 8 == 0 ? random() : random() % 9 * kMiB);
+    for (int i = 0; i < 150; ++i)
+      out.add(kinds[random() % std::size(kinds)], base + random() % 16 * kMiB,
+              random() % 8 == 0 ? random() : random() % 9 * kMiB);
     EXPECT_FALSE(data_of(out)["charts"].empty());
     const analysis::Timeline timeline(out.record);
     const auto lives = analysis::block_lives(timeline, 0, 0);
@@ -177,7 +199,8 @@ TEST(HtmlLives, AMillionEventsStaySmall) {
   const RecordBuilder builder = program(2000);  // 72,000 events
   const json data = data_of(builder);
   size_t bytes = 0;
-  for (const char* part : {"segments", "shapes", "blocks"}) bytes += data["charts"][0]["lives"][0][part].get_ref<const std::string&>().size();
+  for (const char* part : {"segments", "shapes", "blocks"})
+    bytes += data["charts"][0]["lives"][0][part].get_ref<const std::string&>().size();
   // 30 MB for a million events, with the rest of the page.
   EXPECT_LT(bytes * 1'000'000 / builder.record.events.size(), 20u << 20);
 }

@@ -1,4 +1,5 @@
-// The text report against golden files. To accept new output: TONNAGE_REBASE_GOLDEN=1 unit_tests --gtest_filter='*Golden*'
+// The text report against golden files. To accept new output: TONNAGE_REBASE_GOLDEN=1 unit_tests
+// --gtest_filter='*Golden*'
 #include "report/text.h"
 
 #include <gtest/gtest.h>
@@ -15,11 +16,11 @@
 namespace tonnage::report {
 namespace {
 
+using abi::Category;
+using abi::Phase;
 using analysis::testing::EventKind;
 using analysis::testing::kMiB;
 using analysis::testing::RecordBuilder;
-using abi::Category;
-using abi::Phase;
 
 constexpr uint64_t kBase = 0x7f0000000000;
 const std::string kTorch = "/venv/lib/python3.11/site-packages/torch/";
@@ -29,20 +30,27 @@ RecordBuilder training() {
   RecordBuilder b;
   b.record.torch_version = "2.11.0+cu130";
   b.record.devices[0].name = "NVIDIA GeForce RTX 3060";
-  const uint32_t build = b.stack({{kTorch + "nn/modules/module.py", 1370, "convert"}, {"/home/user/train.py", 12, "main"}});
-  const uint32_t forward = b.stack({{kTorch + "nn/modules/linear.py", 134, "forward"}, {"/home/user/model.py", 40, "forward"},
+  const uint32_t build = b.stack(
+      {{kTorch + "nn/modules/module.py", 1370, "convert"}, {"/home/user/train.py", 12, "main"}});
+  const uint32_t forward = b.stack({{kTorch + "nn/modules/linear.py", 134, "forward"},
+                                    {"/home/user/model.py", 40, "forward"},
                                     {"/home/user/train.py", 20, "main"}});
-  const uint32_t library = b.stack({{"/venv/lib/python3.11/site-packages/transformers/models/gpt2/modeling_gpt2.py", 345, "forward"},
-                                    {"/home/user/train.py", 20, "main"}});
-  const uint32_t optimizer = b.stack({{kTorch + "optim/adam.py", 150, "_init_group"}, {"/home/user/train.py", 22, "main"}});
+  const uint32_t library =
+      b.stack({{"/venv/lib/python3.11/site-packages/transformers/models/gpt2/modeling_gpt2.py", 345,
+                "forward"},
+               {"/home/user/train.py", 20, "main"}});
+  const uint32_t optimizer = b.stack(
+      {{kTorch + "optim/adam.py", 150, "_init_group"}, {"/home/user/train.py", 22, "main"}});
   b.add(EventKind::kProcessStart, 0, 0, 100, "python train.py");
   b.add(EventKind::kContext, 0, 90 * kMiB);
   b.in(Phase::kInit).op("aten::_to_copy").from(build);
-  for (uint64_t i = 0; i < 3; ++i) b.segment(kBase + i * 64 * kMiB, 64 * kMiB);  // parameters, gradients, Adam's state
-  b.segment(kBase + 192 * kMiB, 208 * kMiB);                                      // activations
+  for (uint64_t i = 0; i < 3; ++i)
+    b.segment(kBase + i * 64 * kMiB, 64 * kMiB);  // parameters, gradients, Adam's state
+  b.segment(kBase + 192 * kMiB, 208 * kMiB);      // activations
   for (uint64_t i = 0; i < 4; ++i) {
     b.alloc(kBase + i * 16 * kMiB, 16 * kMiB - 100);
-    b.add(EventKind::kLabel, kBase + i * 16 * kMiB, 0, static_cast<uint64_t>(Category::kParameter), "layers." + std::to_string(i) + ".weight");
+    b.add(EventKind::kLabel, kBase + i * 16 * kMiB, 0, static_cast<uint64_t>(Category::kParameter),
+          "layers." + std::to_string(i) + ".weight");
   }
   b.add(EventKind::kModuleLoad, 0, 3 * kMiB);
   uint64_t launches = 0;
@@ -85,7 +93,8 @@ RecordBuilder out_of_memory() {
   b.add(EventKind::kStubCall, 0, 0, 0, "cuMulticastCreate");
   b.add(EventKind::kUnknownRead, 0, 8, 0, "aten::item");
   b.add(EventKind::kAssumedSize, 0, 4096, 1024, "aten::nonzero");
-  b.add(EventKind::kMessage, 0, 0, 1, "the recorder could not follow torch.compile: categories are inferred");
+  b.add(EventKind::kMessage, 0, 0, 1,
+        "the recorder could not follow torch.compile: categories are inferred");
   return b;
 }
 
@@ -97,11 +106,14 @@ RecordBuilder plain_cuda() {
   for (uint8_t gpu = 0; gpu < 2; ++gpu) {
     b.device(gpu);
     b.add(EventKind::kContext, 0, 80 * kMiB);
-    for (uint64_t i = 0; i < 3; ++i) b.add(EventKind::kDeviceAlloc, kBase + i * 64 * kMiB, (32 + 16 * gpu) * kMiB);
-    b.add(EventKind::kDeviceAlloc, kBase + 512 * kMiB, 100 * kMiB, static_cast<uint64_t>(abi::DeviceMemoryKind::kManaged));
+    for (uint64_t i = 0; i < 3; ++i)
+      b.add(EventKind::kDeviceAlloc, kBase + i * 64 * kMiB, (32 + 16 * gpu) * kMiB);
+    b.add(EventKind::kDeviceAlloc, kBase + 512 * kMiB, 100 * kMiB,
+          static_cast<uint64_t>(abi::DeviceMemoryKind::kManaged));
     b.add(EventKind::kDeviceFree, kBase, 32 * kMiB);
   }
-  b.add(EventKind::kHostAlloc, 0x5000, 64 * kMiB, static_cast<uint64_t>(abi::DeviceMemoryKind::kHostPinned));
+  b.add(EventKind::kHostAlloc, 0x5000, 64 * kMiB,
+        static_cast<uint64_t>(abi::DeviceMemoryKind::kHostPinned));
   return b;
 }
 
@@ -111,8 +123,9 @@ RecordBuilder snapshot() {
   b.record.devices[0] = {0, "", 0, 0};
   b.record.history_truncated = true;
   std::erase_if(b.record.events, [](const abi::MemoryEvent& e) {
-    return e.kind == EventKind::kContext || e.kind == EventKind::kModuleLoad || e.kind == EventKind::kDeviceAlloc ||
-           e.kind == EventKind::kLabel || e.kind == EventKind::kKernelCount;
+    return e.kind == EventKind::kContext || e.kind == EventKind::kModuleLoad ||
+           e.kind == EventKind::kDeviceAlloc || e.kind == EventKind::kLabel ||
+           e.kind == EventKind::kKernelCount;
   });
   return b;
 }
@@ -124,17 +137,22 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {"training", training, {80, false, true}},        {"training_ascii", training, {80, false, false}},
-    {"training_wide_color", training, {120, true, true}}, {"out_of_memory", out_of_memory, {80, false, true}},
-    {"plain_cuda", plain_cuda, {80, false, true}},    {"snapshot", snapshot, {100, false, true}},
+    {"training", training, {80, false, true}},
+    {"training_ascii", training, {80, false, false}},
+    {"training_wide_color", training, {120, true, true}},
+    {"out_of_memory", out_of_memory, {80, false, true}},
+    {"plain_cuda", plain_cuda, {80, false, true}},
+    {"snapshot", snapshot, {100, false, true}},
     {"empty", [] { return RecordBuilder(); }, {80, false, true}},
 };
 
 class Golden : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Golden, Text) {
-  const std::string path = std::string(TONNAGE_SOURCE_DIR "/tests/golden/report_") + GetParam().name + ".txt";
-  const std::string text = render_text(analysis::make_report(GetParam().make().record), GetParam().options);
+  const std::string path =
+      std::string(TONNAGE_SOURCE_DIR "/tests/golden/report_") + GetParam().name + ".txt";
+  const std::string text =
+      render_text(analysis::make_report(GetParam().make().record), GetParam().options);
   if (std::getenv("TONNAGE_REBASE_GOLDEN") != nullptr) {
     std::ofstream(path) << text;
     return;
@@ -152,7 +170,8 @@ TEST_P(Golden, StaysWithinItsWidth) {
   for (int width : {20, 80, 100, 133}) {
     options.width = width;
     std::stringstream text(render_text(analysis::make_report(GetParam().make().record), options));
-    for (std::string line; std::getline(text, line);) EXPECT_LE(columns(line), std::max(width, 80)) << line;
+    for (std::string line; std::getline(text, line);)
+      EXPECT_LE(columns(line), std::max(width, 80)) << line;
   }
 }
 
@@ -163,13 +182,18 @@ TEST(Text, PlainMeansNoEscapesAndAsciiMeansAscii) {
   const auto report = analysis::make_report(out_of_memory().record);
   EXPECT_EQ(render_text(report, {80, false, true}).find('\x1b'), std::string::npos);
   EXPECT_NE(render_text(report, {80, true, true}).find('\x1b'), std::string::npos);
-  for (char c : render_text(report, {80, false, false})) EXPECT_LT(static_cast<unsigned char>(c), 0x80);
+  for (char c : render_text(report, {80, false, false}))
+    EXPECT_LT(static_cast<unsigned char>(c), 0x80);
 }
 
 TEST(Text, StrangersTextCannotControlTheTerminal) {
   RecordBuilder b = training();
-  b.record.devices[0].name = "card\x1b[2J\r\n\xff\xc2\x9b" "31m";
-  b.record.notes.push_back("a\x1b]0;title\x07" "b");
+  b.record.devices[0].name =
+      "card\x1b[2J\r\n\xff\xc2\x9b"
+      "31m";
+  b.record.notes.push_back(
+      "a\x1b]0;title\x07"
+      "b");
   b.add(EventKind::kStubCall, 0, 0, 0, "cu\x1bX");
   b.in(Phase::kForward).module("m\x1b").op("op\n");
   b.from(b.stack({{"/home/\x1b[1m/\tx.py", 1, "f\x08"}}));
@@ -189,7 +213,8 @@ TEST(Text, Headlines) {
   EXPECT_EQ(headline(analysis::make_report(training().record)),
             "Fits: peak 493.0 MiB of 1.00 GiB, 531.0 MiB to spare on NVIDIA GeForce RTX 3060");
   EXPECT_EQ(headline(analysis::make_report(out_of_memory().record)),
-            "Does not fit: NVIDIA GeForce RTX 3060 (520.0 MiB) ran out of memory: 200.0 MiB asked, 27.0 MiB free, in step 4, "
+            "Does not fit: NVIDIA GeForce RTX 3060 (520.0 MiB) ran out of memory: 200.0 MiB asked, "
+            "27.0 MiB free, in step 4, "
             "forward, at model.py:41 in forward");
 }
 

@@ -19,10 +19,13 @@ using pickle::Value;
 using namespace std::string_literals;
 
 struct Program {
-  explicit Program(std::string bytes) : program(std::move(bytes)), input(Input::from_memory(program).value()), machine(*input) {
+  explicit Program(std::string bytes)
+      : program(std::move(bytes)), input(Input::from_memory(program).value()), machine(*input) {
     auto value = machine.run();
-    if (value) result = *value;
-    else error = value.error();
+    if (value)
+      result = *value;
+    else
+      error = value.error();
     ok = value.has_value();
   }
   Heap& heap() { return machine.heap(); }
@@ -42,20 +45,20 @@ TEST(PickleMachine, Integers) {
     std::string program;
     int64_t expected;
   };
-  for (const auto& [program, expected] : std::initializer_list<Case>{
-           {"K\x07.", 7},
-           {"M\x01\x02.", 0x201},
-           {"J\xff\xff\xff\xff.", -1},
-           {"\x8a\x00."s, 0},
-           {"\x8a\x01\xff."s, -1},
-           {"\x8a\x02\x00\x01."s, 256},
-           {"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."s, INT64_MAX},
-           {"\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80."s, INT64_MIN},
-           {"\x8a\x0a\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00."s, 5},
-           {"\x8b\x03\x00\x00\x00\x01\x02\x03."s, 0x30201},
-           {"I-12\n.", -12},
-           {"L123456789012L\n.", 123456789012},
-           {"I01\n.", 1}}) {
+  for (const auto& [program, expected] :
+       std::initializer_list<Case>{{"K\x07.", 7},
+                                   {"M\x01\x02.", 0x201},
+                                   {"J\xff\xff\xff\xff.", -1},
+                                   {"\x8a\x00."s, 0},
+                                   {"\x8a\x01\xff."s, -1},
+                                   {"\x8a\x02\x00\x01."s, 256},
+                                   {"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."s, INT64_MAX},
+                                   {"\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80."s, INT64_MIN},
+                                   {"\x8a\x0a\x05\x00\x00\x00\x00\x00\x00\x00\x00\x00."s, 5},
+                                   {"\x8b\x03\x00\x00\x00\x01\x02\x03."s, 0x30201},
+                                   {"I-12\n.", -12},
+                                   {"L123456789012L\n.", 123456789012},
+                                   {"I01\n.", 1}}) {
     Program run(program);
     ASSERT_TRUE(run.ok) << run.error.text();
     EXPECT_EQ(run.heap().to_signed(run.result), expected) << testing::PrintToString(program);
@@ -67,7 +70,8 @@ TEST(PickleMachine, UnsignedNumbersBeyond63Bits) {
   ASSERT_TRUE(run.ok);
   EXPECT_EQ(run.heap().to_unsigned(run.result), UINT64_MAX);
   EXPECT_EQ(run.heap().to_signed(run.result), std::nullopt);
-  Program larger("\x8a\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00."s);  // 65 bits: kept as "too large", never cut off
+  Program larger("\x8a\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00."s);  // 65 bits: kept as "too
+                                                                         // large", never cut off
   ASSERT_TRUE(larger.ok);
   EXPECT_EQ(larger.heap().to_unsigned(larger.result), std::nullopt);
   Program text("L18446744073709551615L\n.");
@@ -83,14 +87,14 @@ TEST(PickleMachine, Strings) {
   struct Case {
     std::string program, expected;
   };
-  for (const auto& [program, expected] : std::initializer_list<Case>{
-           {"\x8c\x02hi.", "hi"},
-           {"X"s + u32(2) + "hi.", "hi"},
-           {"X"s + u32(100000) + long_text + ".", long_text},
-           {"\x8d"s + u64(2) + "hi.", "hi"},
-           {"U\x02hi.", "hi"},
-           {"Vh\\u00e9\\U0001F600\n.", "h\xc3\xa9\xf0\x9f\x98\x80"},
-           {"S'a\\'b\\n\\x41'\n.", "a'b\nA"}}) {
+  for (const auto& [program, expected] :
+       std::initializer_list<Case>{{"\x8c\x02hi.", "hi"},
+                                   {"X"s + u32(2) + "hi.", "hi"},
+                                   {"X"s + u32(100000) + long_text + ".", long_text},
+                                   {"\x8d"s + u64(2) + "hi.", "hi"},
+                                   {"U\x02hi.", "hi"},
+                                   {"Vh\\u00e9\\U0001F600\n.", "h\xc3\xa9\xf0\x9f\x98\x80"},
+                                   {"S'a\\'b\\n\\x41'\n.", "a'b\nA"}}) {
     Program run(program);
     ASSERT_TRUE(run.ok) << run.error.text();
     ASSERT_TRUE(run.result.is(Tag::kString));
@@ -100,19 +104,24 @@ TEST(PickleMachine, Strings) {
 
 TEST(PickleMachine, ContainersAreSharedThroughTheMemo) {
   // [x, x] with x = {"k": 1}
-  Program run("\x80\x04]\x94(}\x94\x8c\x01k\x94K\x01sh\x01"
-          "e.");
+  Program run(
+      "\x80\x04]\x94(}\x94\x8c\x01k\x94K\x01sh\x01"
+      "e.");
   ASSERT_TRUE(run.ok) << run.error.text();
   const auto& list = run.heap().object(run.result);
   ASSERT_EQ(list.size, 2u);
   EXPECT_EQ(list.items[0].bits, list.items[1].bits);
-  EXPECT_EQ(run.heap().to_signed(run.heap().find(run.heap().object(list.items[0]), run.heap().intern("k"))), 1);
+  EXPECT_EQ(run.heap().to_signed(
+                run.heap().find(run.heap().object(list.items[0]), run.heap().intern("k"))),
+            1);
 }
 
 TEST(PickleMachine, LastOfEqualKeysWins) {
   Program run("}(\x8c\x01kK\x01\x8c\x01kK\x02u.");
   ASSERT_TRUE(run.ok);
-  EXPECT_EQ(run.heap().to_signed(run.heap().find(run.heap().object(run.result), run.heap().intern("k"))), 2);
+  EXPECT_EQ(
+      run.heap().to_signed(run.heap().find(run.heap().object(run.result), run.heap().intern("k"))),
+      2);
 }
 
 TEST(PickleMachine, RefusesWhatCouldImportOrCall) {
@@ -140,7 +149,8 @@ TEST(PickleMachine, RefusesWhatCouldImportOrCall) {
     ASSERT_FALSE(run.ok) << name;
     EXPECT_EQ(run.error.code, ErrorCode::kUnsupported) << name;
     EXPECT_NE(run.error.message.find("(" + name + ")"), std::string::npos) << run.error.message;
-    EXPECT_NE(run.error.message.find("offset " + std::to_string(offset)), std::string::npos) << run.error.message;
+    EXPECT_NE(run.error.message.find("offset " + std::to_string(offset)), std::string::npos)
+        << run.error.message;
   }
 }
 
@@ -154,26 +164,57 @@ TEST(PickleMachine, NoOtherOpcodeIsAccepted) {
 }
 
 TEST(PickleMachine, BrokenPrograms) {
-  for (const std::string& program :
-       {"."s, "e."s, "(e."s, "u."s, "(u."s, "N(NNu."s, "}(Nu."s, "N(Ne."s, "a."s, "Na."s, "Ns."s, "NNNs."s, "0."s, "1."s, "2."s, "t."s,
-        "\x85."s, "h\x05."s, "j\x05\x00\x00\x00."s, "g7\n."s, "gx\n."s, "\x94."s, "q\x01."s, "Ix\n."s, "Fx\n."s, "\x8b\xff\xff\xff\xff."s,
-        "(N0000."s, "](K\x01(0e"s, "\x80\x09."s, "\x90."s, "N(\x90."s, "(Nd."s}) {
+  for (const std::string& program : {"."s,
+                                     "e."s,
+                                     "(e."s,
+                                     "u."s,
+                                     "(u."s,
+                                     "N(NNu."s,
+                                     "}(Nu."s,
+                                     "N(Ne."s,
+                                     "a."s,
+                                     "Na."s,
+                                     "Ns."s,
+                                     "NNNs."s,
+                                     "0."s,
+                                     "1."s,
+                                     "2."s,
+                                     "t."s,
+                                     "\x85."s,
+                                     "h\x05."s,
+                                     "j\x05\x00\x00\x00."s,
+                                     "g7\n."s,
+                                     "gx\n."s,
+                                     "\x94."s,
+                                     "q\x01."s,
+                                     "Ix\n."s,
+                                     "Fx\n."s,
+                                     "\x8b\xff\xff\xff\xff."s,
+                                     "(N0000."s,
+                                     "](K\x01(0e"s,
+                                     "\x80\x09."s,
+                                     "\x90."s,
+                                     "N(\x90."s,
+                                     "(Nd."s}) {
     Program run(program);
     EXPECT_FALSE(run.ok) << testing::PrintToString(program);
   }
 }
 
 TEST(PickleMachine, LyingLengthsEndAsTruncation) {
-  for (const std::string& program : {"X"s + u32(1000000000) + "abc", "\x8d"s + u64(1ull << 62) + "abc", "\x8b"s + u32(1000000000) + "a",
-                                    "B"s + u32(4000000000u) + "abc", "\x8e"s + u64(UINT64_MAX) + "abc", "\x96"s + u64(1ull << 40), "\x8c\xff"s,
-                                    "\x8a\xffzz"s, "T"s + u32(900000000) + "x"}) {
+  for (const std::string& program :
+       {"X"s + u32(1000000000) + "abc", "\x8d"s + u64(1ull << 62) + "abc",
+        "\x8b"s + u32(1000000000) + "a", "B"s + u32(4000000000u) + "abc",
+        "\x8e"s + u64(UINT64_MAX) + "abc", "\x96"s + u64(1ull << 40), "\x8c\xff"s, "\x8a\xffzz"s,
+        "T"s + u32(900000000) + "x"}) {
     Program run(program);
     ASSERT_FALSE(run.ok);
     EXPECT_EQ(run.error.code, ErrorCode::kCorrupt) << run.error.text();
     EXPECT_TRUE(run.machine.truncated());
     EXPECT_LT(run.heap().memory_bytes(), 8u << 20);
   }
-  Program frame("\x80\x04\x95"s + u64(UINT64_MAX) + "N.");  // a frame's length is a hint that nobody needs
+  Program frame("\x80\x04\x95"s + u64(UINT64_MAX) +
+                "N.");  // a frame's length is a hint that nobody needs
   EXPECT_TRUE(frame.ok);
 }
 
@@ -223,9 +264,11 @@ TEST(PickleMachine, MemoryStaysInProportionToTheInput) {
 }
 
 TEST(PickleMachine, EveryTruncationIsAnError) {
-  const std::string program = "\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01k\x94](K\x01M\x01\x02J\x01\x02\x03\x04G@\x09!\xfb"
-                              "TD-\x18\x8a\x02\x00\x01X\x02\x00\x00\x00hiN\x88\x89K\x01K\x02\x86I7\nh\x01"
-                              "eu."s;
+  const std::string program =
+      "\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01k\x94]("
+      "K\x01M\x01\x02J\x01\x02\x03\x04G@\x09!\xfb"
+      "TD-\x18\x8a\x02\x00\x01X\x02\x00\x00\x00hiN\x88\x89K\x01K\x02\x86I7\nh\x01"
+      "eu."s;
   ASSERT_TRUE(Program(program).ok);
   for (size_t size = 0; size < program.size(); ++size) {
     Program run(program.substr(0, size));

@@ -1,4 +1,5 @@
-// Writes small pickles for tests, as PyTorch's C++ writer does: no memo, every container in one piece.
+// Writes small pickles for tests, as PyTorch's C++ writer does: no memo, every container in one
+// piece.
 #pragma once
 
 #include <string>
@@ -12,7 +13,8 @@ inline std::string pickle_text(const std::string& text) {
   return "X" + std::string(reinterpret_cast<const char*>(&size), 4) + text;
 }
 inline std::string pickle_number(uint64_t number) {
-  return std::string("\x8a\x09") + std::string(reinterpret_cast<const char*>(&number), 8) + std::string(1, '\0');
+  return std::string("\x8a\x09") + std::string(reinterpret_cast<const char*>(&number), 8) +
+         std::string(1, '\0');
 }
 // Items are pickled values themselves.
 inline std::string pickle_list(const std::vector<std::string>& items) {

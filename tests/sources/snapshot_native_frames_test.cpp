@@ -1,8 +1,9 @@
-// C++ frames in snapshots, which PyTorch takes by default: the user's line and the operator must be found among them.
+// C++ frames in snapshots, which PyTorch takes by default: the user's line and the operator must be
+// found among them.
 #include <gtest/gtest.h>
 
-#include "analysis/timeline/stacks.h"
 #include "analysis/explain_program.h"
+#include "analysis/timeline/stacks.h"
 #include "sources/snapshot/native_frames.h"
 
 namespace tonnage::analysis {
@@ -14,14 +15,20 @@ using testing::RecordBuilder;
 
 const std::string kTorch = "/venv/lib/python3.11/site-packages/torch/";
 
-// A stack as PyTorch 2.11 gives it: its own C++ first, Python's interpreter between the Python frames.
-std::vector<RecordBuilder::FrameText> mixed(const std::string& op, std::vector<RecordBuilder::FrameText> python) {
-  std::vector<RecordBuilder::FrameText> frames = {{"??", 0, "torch::unwind::unwind()"},
-                                                  {"memory_snapshot.cpp", 0, "torch::cuda::(anonymous namespace)::gather_with_cpp()"},
-                                                  {"CUDACachingAllocator.cpp", 0, "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(unsigned long, CUstream_st*)"},
-                                                  {"??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"},
-                                                  {"RegisterCUDA_0.cpp", 0, "at::_ops::" + op + "::redispatch(c10::DispatchKeySet, at::Tensor const&)"},
-                                                  {"", 0, "at::_ops::" + op + "::call(at::Tensor const&)"}};
+// A stack as PyTorch 2.11 gives it: its own C++ first, Python's interpreter between the Python
+// frames.
+std::vector<RecordBuilder::FrameText> mixed(const std::string& op,
+                                            std::vector<RecordBuilder::FrameText> python) {
+  std::vector<RecordBuilder::FrameText> frames = {
+      {"??", 0, "torch::unwind::unwind()"},
+      {"memory_snapshot.cpp", 0, "torch::cuda::(anonymous namespace)::gather_with_cpp()"},
+      {"CUDACachingAllocator.cpp", 0,
+       "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(unsigned long, "
+       "CUstream_st*)"},
+      {"??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)"},
+      {"RegisterCUDA_0.cpp", 0,
+       "at::_ops::" + op + "::redispatch(c10::DispatchKeySet, at::Tensor const&)"},
+      {"", 0, "at::_ops::" + op + "::call(at::Tensor const&)"}};
   for (const auto& frame : python) {
     frames.push_back(frame);
     frames.push_back({"/tmp/build/Python-3.11.7/Python/ceval.c", 4769, "_PyEval_EvalFrameDefault"});
@@ -32,7 +39,8 @@ std::vector<RecordBuilder::FrameText> mixed(const std::string& op, std::vector<R
 
 TEST(NativeFrames, OperatorNames) {
   EXPECT_EQ(sources::operator_of("at::_ops::gelu::call(at::Tensor const&)"), "aten::gelu");
-  EXPECT_EQ(sources::operator_of("at::_ops::add_Tensor::redispatch(c10::DispatchKeySet)"), "aten::add");
+  EXPECT_EQ(sources::operator_of("at::_ops::add_Tensor::redispatch(c10::DispatchKeySet)"),
+            "aten::add");
   EXPECT_EQ(sources::operator_of("at::_ops::mm_out::call(at::Tensor&)"), "aten::mm");
   EXPECT_EQ(sources::operator_of("at::_ops::_to_copy::call(at::Tensor const&)"), "aten::_to_copy");
   EXPECT_EQ(sources::operator_of("at::native::gelu(at::Tensor const&)"), "");
@@ -42,7 +50,10 @@ TEST(NativeFrames, OperatorNames) {
 TEST(NativeFrames, TheUsersLineAndTheOperatorAreFound) {
   RecordBuilder b;
   b.record.kind = record::Record::Kind::kSnapshot;
-  const std::vector<RecordBuilder::FrameText> python = {{"/home/u/model.py", 14, "forward"}, {kTorch + "nn/modules/module.py", 1790, "_call_impl"}, {"/home/u/train.py", 32, "train"}};
+  const std::vector<RecordBuilder::FrameText> python = {
+      {"/home/u/model.py", 14, "forward"},
+      {kTorch + "nn/modules/module.py", 1790, "_call_impl"},
+      {"/home/u/train.py", 32, "train"}};
   b.from(b.stack(mixed("gelu", python))).alloc(0x1000, 4 * kMiB);
   b.from(b.stack(mixed("addmm", python))).alloc(0x800000, 4 * kMiB);
   sources::digest_native_frames(b.record);
@@ -60,7 +71,9 @@ TEST(NativeFrames, TheBackwardThreadHasItsPhaseAndItsOperator) {
   RecordBuilder b;
   b.record.kind = record::Record::Kind::kSnapshot;
   auto frames = mixed("mm", {});
-  frames.push_back({"engine.cpp", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)"});
+  frames.push_back(
+      {"engine.cpp", 0,
+       "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)"});
   frames.push_back({"./nptl/pthread_create.c", 442, "start_thread"});
   b.from(b.stack(frames)).alloc(0x1000, 4 * kMiB);
   b.record.stacks.push_back({});  // the record has Python frames elsewhere
@@ -84,7 +97,8 @@ TEST(NativeFrames, ACppProgramsOwnFileIsItsLine) {
 
 TEST(NativeFrames, PythonStacksStayAsTheyAre) {
   RecordBuilder b;
-  const uint32_t stack = b.stack({{"/home/u/model.py", 14, "forward"}, {"/home/u/train.py", 32, "train"}});
+  const uint32_t stack =
+      b.stack({{"/home/u/model.py", 14, "forward"}, {"/home/u/train.py", 32, "train"}});
   b.from(stack).alloc(0x1000, 4 * kMiB);
   sources::digest_native_frames(b.record);
   EXPECT_EQ(b.record.events[0].stack, stack);
@@ -112,7 +126,9 @@ TEST(NativeFrames, QualifiedNames) {
   EXPECT_EQ(bare_name("forward"), "forward");
   EXPECT_EQ(bare_name("at::native::add(float...)"), "at::native::add(float...)");
   RecordBuilder b;
-  const uint32_t stack = b.stack({{kTorch + "optim/adam.py", 178, "Adam._init_group"}, {kTorch + "optim/adam.py", 238, "Adam.step"}, {"/home/u/train.py", 34, "train"}});
+  const uint32_t stack = b.stack({{kTorch + "optim/adam.py", 178, "Adam._init_group"},
+                                  {kTorch + "optim/adam.py", 238, "Adam.step"},
+                                  {"/home/u/train.py", 34, "train"}});
   const Stacks stacks(b.record);
   EXPECT_TRUE(stacks[stack].in_optimizer);
   EXPECT_TRUE(stacks[stack].makes_state);

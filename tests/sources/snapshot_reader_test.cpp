@@ -24,7 +24,9 @@ using test::pickle_number;
 using test::pickle_program;
 using test::pickle_text;
 
-std::string data_path(const std::string& name) { return std::string(TONNAGE_SOURCE_DIR) + "/tests/data/" + name; }
+std::string data_path(const std::string& name) {
+  return std::string(TONNAGE_SOURCE_DIR) + "/tests/data/" + name;
+}
 
 std::string file_bytes(const std::string& name) {
   std::ifstream file(data_path(name), std::ios::binary);
@@ -56,27 +58,34 @@ Result<record::Record> read_bytes(const std::string& bytes) {
 std::string describe(const record::Record& record) {
   std::ostringstream out;
   for (const auto& event : record.events) {
-    out << static_cast<int>(event.kind) << ' ' << static_cast<int>(event.device) << ' ' << event.time_ns << ' ' << event.address << ' '
-        << event.size_bytes << ' ' << event.value << ' ' << record.string(event.name);
+    out << static_cast<int>(event.kind) << ' ' << static_cast<int>(event.device) << ' '
+        << event.time_ns << ' ' << event.address << ' ' << event.size_bytes << ' ' << event.value
+        << ' ' << record.string(event.name);
     for (const auto& frame : record.stacks[event.stack])
-      out << ' ' << record.string(frame.function) << '|' << record.string(frame.file) << '|' << frame.line;
+      out << ' ' << record.string(frame.function) << '|' << record.string(frame.file) << '|'
+          << frame.line;
     out << '\n';
   }
   for (const auto& segment : record.final_segments) {
-    out << "segment " << segment.device << ' ' << segment.address << ' ' << segment.total_bytes << ' ' << segment.is_large << ' '
-        << segment.is_expandable << ' ' << segment.pool_second << ' ' << record.stacks[segment.stack].size() << '\n';
+    out << "segment " << segment.device << ' ' << segment.address << ' ' << segment.total_bytes
+        << ' ' << segment.is_large << ' ' << segment.is_expandable << ' ' << segment.pool_second
+        << ' ' << record.stacks[segment.stack].size() << '\n';
     for (const auto& block : segment.blocks)
-      out << "block " << block.address << ' ' << block.size_bytes << ' ' << block.requested_bytes << ' ' << static_cast<int>(block.state) << '\n';
+      out << "block " << block.address << ' ' << block.size_bytes << ' ' << block.requested_bytes
+          << ' ' << static_cast<int>(block.state) << '\n';
   }
   return out.str();
 }
 
 size_t count_kind(const record::Record& record, tonnage::abi::EventKind kind) {
-  return static_cast<size_t>(std::count_if(record.events.begin(), record.events.end(), [kind](const tonnage::abi::MemoryEvent& event) { return event.kind == kind; }));
+  return static_cast<size_t>(
+      std::count_if(record.events.begin(), record.events.end(),
+                    [kind](const tonnage::abi::MemoryEvent& event) { return event.kind == kind; }));
 }
 
 bool has_note(const record::Record& record, const std::string& part) {
-  return std::any_of(record.notes.begin(), record.notes.end(), [&](const std::string& note) { return note.find(part) != std::string::npos; });
+  return std::any_of(record.notes.begin(), record.notes.end(),
+                     [&](const std::string& note) { return note.find(part) != std::string::npos; });
 }
 
 constexpr uint64_t kBase = 0x7F0000000000;
@@ -96,7 +105,9 @@ TEST(SnapshotReader, ModernLayout) {
   EXPECT_EQ(record->stacks[first.stack][0].line, 12u);
   EXPECT_EQ(first.time_ns, 0u);
   EXPECT_EQ(record->info["start_time_us"], "1000");
-  const auto oom = std::find_if(record->events.begin(), record->events.end(), [](const tonnage::abi::MemoryEvent& e) { return e.kind == tonnage::abi::EventKind::kOom; });
+  const auto oom = std::find_if(
+      record->events.begin(), record->events.end(),
+      [](const tonnage::abi::MemoryEvent& e) { return e.kind == tonnage::abi::EventKind::kOom; });
   ASSERT_NE(oom, record->events.end());
   EXPECT_EQ(oom->value, (1ull << 63) + 5);  // must not pass through a double
   EXPECT_EQ(oom->size_bytes, 1ull << 40);
@@ -122,7 +133,8 @@ TEST(SnapshotReader, ModernLayout) {
 TEST(SnapshotReader, AllProtocolsGiveTheSame) {
   auto expected = read_snapshot(data_path("pickles/protocol4.pickle"));
   ASSERT_TRUE(expected.has_value());
-  for (const char* name : {"protocol0", "protocol1", "protocol2", "protocol3", "protocol5", "optimized"}) {
+  for (const char* name :
+       {"protocol0", "protocol1", "protocol2", "protocol3", "protocol5", "optimized"}) {
     auto record = read_snapshot(data_path("pickles/"s + name + ".pickle"));
     ASSERT_TRUE(record.has_value()) << name << record.error().text();
     EXPECT_EQ(describe(*record), describe(*expected)) << name;
@@ -167,19 +179,25 @@ TEST(SnapshotReader, OtherPicklesAreNamedAsSuch) {
   ASSERT_FALSE(record.has_value());
   EXPECT_EQ(record.error().code, ErrorCode::kCorrupt);
   EXPECT_NE(record.error().message.find("not a memory snapshot"), std::string::npos);
-  for (const std::string& program : {"N."s, "K\x05."s, "]."s, "](K\x01K\x02"s + "e.", "}."s, "\x8c\x08segments."s, "(lp0\n(dp1\na."s}) {
+  for (const std::string& program : {"N."s, "K\x05."s, "]."s, "](K\x01K\x02"s + "e.", "}."s,
+                                     "\x8c\x08segments."s, "(lp0\n(dp1\na."s}) {
     auto other = read_bytes(program);
     ASSERT_FALSE(other.has_value()) << testing::PrintToString(program);
   }
 }
 
-// What PyTorch's C++ writer makes: protocol 2, and every list in one piece (MARK … APPENDS without batches).
+// What PyTorch's C++ writer makes: protocol 2, and every list in one piece (MARK … APPENDS without
+// batches).
 TEST(SnapshotReader, UnbatchedWriter) {
   std::vector<std::string> events;
   for (uint64_t i = 0; i < 5000; ++i)
-    events.push_back(pickle_dict({{"action", pickle_text(i % 2 ? "free_completed" : "alloc")}, {"addr", pickle_number(i % 100 + 1)}, {"size", pickle_number(64)}}));
-  auto record = read_bytes(pickle_program(pickle_dict(
-      {{"segments", pickle_list({})}, {"device_traces", pickle_list({pickle_list(events)})}, {"allocator_settings", pickle_dict({})}})));
+    events.push_back(pickle_dict({{"action", pickle_text(i % 2 ? "free_completed" : "alloc")},
+                                  {"addr", pickle_number(i % 100 + 1)},
+                                  {"size", pickle_number(64)}}));
+  auto record =
+      read_bytes(pickle_program(pickle_dict({{"segments", pickle_list({})},
+                                             {"device_traces", pickle_list({pickle_list(events)})},
+                                             {"allocator_settings", pickle_dict({})}})));
   ASSERT_TRUE(record.has_value()) << record.error().text();
   EXPECT_EQ(record->events.size(), 5000u);
   EXPECT_EQ(count_kind(*record, tonnage::abi::EventKind::kAlloc), 2500u);
@@ -187,29 +205,46 @@ TEST(SnapshotReader, UnbatchedWriter) {
 
 TEST(SnapshotReader, BlocksOlderThanTheHistory) {
   const auto event = [](const char* action, uint64_t address) {
-    return pickle_dict({{"action", pickle_text(action)}, {"addr", pickle_number(address)}, {"size", pickle_number(64)}});
+    return pickle_dict({{"action", pickle_text(action)},
+                        {"addr", pickle_number(address)},
+                        {"size", pickle_number(64)}});
   };
-  const std::string block = pickle_dict({{"address", pickle_number(4096)}, {"size", pickle_number(512)}, {"state", pickle_text("active_allocated")}});
-  const std::string segment = pickle_dict({{"address", pickle_number(4096)}, {"total_size", pickle_number(4096)}, {"blocks", pickle_list({block})}});
+  const std::string block = pickle_dict({{"address", pickle_number(4096)},
+                                         {"size", pickle_number(512)},
+                                         {"state", pickle_text("active_allocated")}});
+  const std::string segment = pickle_dict({{"address", pickle_number(4096)},
+                                           {"total_size", pickle_number(4096)},
+                                           {"blocks", pickle_list({block})}});
   // One block lives on from before, another is freed without ever having been allocated.
   auto record = read_bytes(pickle_program(pickle_dict(
       {{"segments", pickle_list({segment})},
-       {"device_traces", pickle_list({pickle_list({event("free_requested", 8192), event("free_completed", 8192), event("alloc", 8192),
-                                                   event("free_requested", 8192), event("free_completed", 8192)})})}})));
+       {"device_traces",
+        pickle_list({pickle_list({event("free_requested", 8192), event("free_completed", 8192),
+                                  event("alloc", 8192), event("free_requested", 8192),
+                                  event("free_completed", 8192)})})}})));
   ASSERT_TRUE(record.has_value()) << record.error().text();
   EXPECT_TRUE(record->history_truncated);
   EXPECT_EQ(record->info["blocks_before_history"], "2");
   EXPECT_TRUE(has_note(*record, "2 allocations are older than the history"));
 }
 
-// A ring that was overwritten begins after annotations that are still there: they stay before its first event.
+// A ring that was overwritten begins after annotations that are still there: they stay before its
+// first event.
 TEST(SnapshotReader, AnnotationsOlderThanTheRing) {
   const auto annotation = [](const char* stage, uint64_t time) {
-    return pickle_dict({{"stage", pickle_text(stage)}, {"name", pickle_text("Optimizer.step#Adam.step")}, {"device", pickle_number(0)}, {"time_us", pickle_number(time)}});
+    return pickle_dict({{"stage", pickle_text(stage)},
+                        {"name", pickle_text("Optimizer.step#Adam.step")},
+                        {"device", pickle_number(0)},
+                        {"time_us", pickle_number(time)}});
   };
-  const std::string event = pickle_dict({{"action", pickle_text("alloc")}, {"addr", pickle_number(4096)}, {"size", pickle_number(64)}, {"time_us", pickle_number(300)}});
-  auto record = read_bytes(pickle_program(pickle_dict({{"device_traces", pickle_list({pickle_list({event})})},
-                                                       {"external_annotations", pickle_list({annotation("START", 100), annotation("END", 200), annotation("START", 400)})}})));
+  const std::string event = pickle_dict({{"action", pickle_text("alloc")},
+                                         {"addr", pickle_number(4096)},
+                                         {"size", pickle_number(64)},
+                                         {"time_us", pickle_number(300)}});
+  auto record = read_bytes(pickle_program(pickle_dict(
+      {{"device_traces", pickle_list({pickle_list({event})})},
+       {"external_annotations", pickle_list({annotation("START", 100), annotation("END", 200),
+                                             annotation("START", 400)})}})));
   ASSERT_TRUE(record.has_value()) << record.error().text();
   ASSERT_EQ(record->events.size(), 4u);
   EXPECT_EQ(record->events[0].value, 0u);
@@ -220,8 +255,11 @@ TEST(SnapshotReader, AnnotationsOlderThanTheRing) {
 }
 
 TEST(SnapshotReader, UnknownActionsAreCounted) {
-  const std::string event = pickle_dict({{"action", pickle_text("teleport")}, {"addr", pickle_number(1)}, {"size", pickle_number(64)}});
-  auto record = read_bytes(pickle_program(pickle_dict({{"device_traces", pickle_list({pickle_list({event, event})})}})));
+  const std::string event = pickle_dict({{"action", pickle_text("teleport")},
+                                         {"addr", pickle_number(1)},
+                                         {"size", pickle_number(64)}});
+  auto record = read_bytes(
+      pickle_program(pickle_dict({{"device_traces", pickle_list({pickle_list({event, event})})}})));
   ASSERT_TRUE(record.has_value());
   EXPECT_TRUE(record->events.empty());
   EXPECT_TRUE(has_note(*record, "2 events of the unknown kind \"teleport\""));
@@ -241,7 +279,8 @@ TEST(SnapshotReader, RealHistories) {
     auto record = read_snapshot(data_path("snapshots/"s + real.name + ".pickle.xz"));
     ASSERT_TRUE(record.has_value()) << real.name << record.error().text();
     EXPECT_EQ(count_kind(*record, tonnage::abi::EventKind::kAlloc), real.allocs) << real.name;
-    EXPECT_EQ(count_kind(*record, tonnage::abi::EventKind::kFreeCompleted), real.frees) << real.name;
+    EXPECT_EQ(count_kind(*record, tonnage::abi::EventKind::kFreeCompleted), real.frees)
+        << real.name;
     EXPECT_EQ(count_kind(*record, tonnage::abi::EventKind::kOom), real.ooms) << real.name;
     EXPECT_EQ(record->final_segments.size(), real.segments) << real.name;
     EXPECT_FALSE(record->history_truncated) << real.name;
@@ -250,7 +289,8 @@ TEST(SnapshotReader, RealHistories) {
 }
 
 TEST(SnapshotReader, EveryTruncationGivesAnErrorOrAPartialAnswer) {
-  for (const char* name : {"pickles/protocol4.pickle", "pickles/protocol0.pickle", "pickles/protocol2.pickle"}) {
+  for (const char* name :
+       {"pickles/protocol4.pickle", "pickles/protocol0.pickle", "pickles/protocol2.pickle"}) {
     const std::string bytes = file_bytes(name);
     const auto whole = read_bytes(bytes);
     ASSERT_TRUE(whole.has_value());
@@ -265,7 +305,8 @@ TEST(SnapshotReader, EveryTruncationGivesAnErrorOrAPartialAnswer) {
       EXPECT_EQ(record->info["partial"], "1") << name << size;
       EXPECT_TRUE(has_note(*record, "partial")) << name << size;
       EXPECT_LE(record->events.size(), whole->events.size()) << name << size;
-      for (const auto& event : record->events) EXPECT_NE(event.kind, tonnage::abi::EventKind::kNone) << name << size;
+      for (const auto& event : record->events)
+        EXPECT_NE(event.kind, tonnage::abi::EventKind::kNone) << name << size;
     }
     EXPECT_GT(partial, bytes.size() / 4) << name;
   }
@@ -299,7 +340,8 @@ TEST(SnapshotReader, Compressions) {
   zstd.resize(ZSTD_compress(zstd.data(), zstd.size(), bytes.data(), bytes.size(), 3));
   std::string xz(bytes.size() + 1000, '\0');
   size_t xz_size = 0;
-  ASSERT_EQ(lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(),
+  ASSERT_EQ(lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr,
+                                    reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(),
                                     reinterpret_cast<uint8_t*>(xz.data()), &xz_size, xz.size()),
             LZMA_OK);
   xz.resize(xz_size);
@@ -326,7 +368,8 @@ TEST(SnapshotReader, Compressions) {
     }
     std::string damaged = packed;
     damaged[packed.size() / 2] ^= 0x55;
-    auto record_damaged = read_bytes(damaged);  // an error or a partial answer; the check sums notice
+    auto record_damaged =
+        read_bytes(damaged);  // an error or a partial answer; the check sums notice
     if (record_damaged) {
       EXPECT_EQ(record_damaged->info["partial"], "1");
     }
@@ -356,26 +399,59 @@ TEST(SnapshotReader, FilesThatAreSomethingElse) {
 
 TEST(SnapshotReader, WrongTypesDoNotMatter) {
   // Every field with a value of the wrong type: nothing to report, nothing to crash on.
-  for (const std::string& value : {"N"s, "\x88"s, "K\x05"s, "J\xff\xff\xff\xff"s, "\x8c\x03xyz"s, "]"s, "}"s, ")"s, "G\x7f\xf0\0\0\0\0\0\0"s,
-                                   "C\x02zz"s, "\x8a\x10zzzzzzzzzzzzzzzz"s}) {
+  for (const std::string& value :
+       {"N"s, "\x88"s, "K\x05"s, "J\xff\xff\xff\xff"s, "\x8c\x03xyz"s, "]"s, "}"s, ")"s,
+        "G\x7f\xf0\0\0\0\0\0\0"s, "C\x02zz"s, "\x8a\x10zzzzzzzzzzzzzzzz"s}) {
     std::vector<std::pair<std::string, std::string>> items;
-    for (const char* key : {"action", "addr", "size", "stream", "time_us", "frames", "device_free", "user_metadata", "compile_context", "address",
-                            "total_size", "blocks", "state", "device", "is_expandable", "segment_pool_id", "history", "name", "stage",
-                            "filename", "line", "max_split_size", "PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions",
-                            "garbage_collection_threshold", "trace_alloc_overflowed"})
+    for (const char* key : {"action",
+                            "addr",
+                            "size",
+                            "stream",
+                            "time_us",
+                            "frames",
+                            "device_free",
+                            "user_metadata",
+                            "compile_context",
+                            "address",
+                            "total_size",
+                            "blocks",
+                            "state",
+                            "device",
+                            "is_expandable",
+                            "segment_pool_id",
+                            "history",
+                            "name",
+                            "stage",
+                            "filename",
+                            "line",
+                            "max_split_size",
+                            "PYTORCH_CUDA_ALLOC_CONF",
+                            "roundup_power2_divisions",
+                            "garbage_collection_threshold",
+                            "trace_alloc_overflowed"})
       items.emplace_back(key, value);
     const std::string dict = pickle_dict(items);
-    const std::string segment = pickle_dict({{"address", pickle_number(4096)}, {"total_size", pickle_number(4096)}, {"blocks", pickle_list({dict, value})}});
-    const std::string alloc = pickle_dict({{"action", pickle_text("alloc")}, {"addr", value}, {"size", value}, {"frames", pickle_list({dict, value})}});
-    for (const std::string& traces : {pickle_list({pickle_list({dict, alloc, value}), value}), value})
+    const std::string segment = pickle_dict({{"address", pickle_number(4096)},
+                                             {"total_size", pickle_number(4096)},
+                                             {"blocks", pickle_list({dict, value})}});
+    const std::string alloc = pickle_dict({{"action", pickle_text("alloc")},
+                                           {"addr", value},
+                                           {"size", value},
+                                           {"frames", pickle_list({dict, value})}});
+    for (const std::string& traces :
+         {pickle_list({pickle_list({dict, alloc, value}), value}), value})
       for (const std::string& segments : {pickle_list({segment, dict, value}), value}) {
-        auto record = read_bytes(pickle_program(pickle_dict(
-            {{"segments", segments}, {"device_traces", traces}, {"allocator_settings", dict}, {"external_annotations", pickle_list({dict, value})}})));
+        auto record = read_bytes(
+            pickle_program(pickle_dict({{"segments", segments},
+                                        {"device_traces", traces},
+                                        {"allocator_settings", dict},
+                                        {"external_annotations", pickle_list({dict, value})}})));
         if (!record) {
           EXPECT_EQ(record.error().code, ErrorCode::kCorrupt) << record.error().text();
           continue;
         }
-        for (const auto& event : record->events) EXPECT_EQ(event.kind, tonnage::abi::EventKind::kAlloc);
+        for (const auto& event : record->events)
+          EXPECT_EQ(event.kind, tonnage::abi::EventKind::kAlloc);
       }
   }
 }

@@ -1,5 +1,5 @@
-// A language model of GPT-2's shape (Radford et al. 2019; 124 million parameters by default; no dropout), with torch::nn and
-// tonnage::Linear. Its linear layers and its attention can be replaced.
+// A language model of GPT-2's shape (Radford et al. 2019; 124 million parameters by default; no
+// dropout), with torch::nn and tonnage::Linear. Its linear layers and its attention can be replaced.
 #pragma once
 
 #include <torch/torch.h>
@@ -21,9 +21,10 @@ struct Gpt2Options {
     return torch::nn::AnyModule(tonnage::Linear(in, out));
   };
   // causal; queries, keys, values: (batch, heads, length, width / heads)
-  std::function<torch::Tensor(torch::Tensor, torch::Tensor, torch::Tensor)> attention = [](torch::Tensor q, torch::Tensor k, torch::Tensor v) {
-    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
-  };
+  std::function<torch::Tensor(torch::Tensor, torch::Tensor, torch::Tensor)> attention =
+      [](torch::Tensor q, torch::Tensor k, torch::Tensor v) {
+        return at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
+      };
 };
 
 struct Gpt2BlockImpl : torch::nn::Module {
@@ -39,10 +40,15 @@ struct Gpt2BlockImpl : torch::nn::Module {
   // x: (batch, length, width)
   torch::Tensor forward(torch::Tensor x) {
     const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-    auto parts = qkv.forward<torch::Tensor>(norm1(x)).view({batch, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-    torch::Tensor y = attention(parts[0], parts[1], parts[2]).transpose(1, 2).reshape({batch, length, width});
+    auto parts = qkv.forward<torch::Tensor>(norm1(x))
+                     .view({batch, length, 3, heads, width / heads})
+                     .permute({2, 0, 3, 1, 4})
+                     .unbind(0);
+    torch::Tensor y =
+        attention(parts[0], parts[1], parts[2]).transpose(1, 2).reshape({batch, length, width});
     x = x + out.forward<torch::Tensor>(y);
-    return x + down.forward<torch::Tensor>(torch::gelu(up.forward<torch::Tensor>(norm2(x)), "tanh"));
+    return x +
+           down.forward<torch::Tensor>(torch::gelu(up.forward<torch::Tensor>(norm2(x)), "tanh"));
   }
 
   int64_t heads;
@@ -62,9 +68,11 @@ struct Gpt2Impl : torch::nn::Module {
   explicit Gpt2Impl(const Gpt2Options& o = {}) {
     tokens = register_module("tokens", torch::nn::Embedding(o.vocabulary, o.width));
     positions = register_module("positions", torch::nn::Embedding(o.length, o.width));
-    for (int64_t i = 0; i < o.layers; i++) blocks.push_back(register_module("block" + std::to_string(i), Gpt2Block(o)));
+    for (int64_t i = 0; i < o.layers; i++)
+      blocks.push_back(register_module("block" + std::to_string(i), Gpt2Block(o)));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.width})));
-    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(o.width, o.vocabulary).bias(false)));
+    head = register_module(
+        "head", torch::nn::Linear(torch::nn::LinearOptions(o.width, o.vocabulary).bias(false)));
     if (o.tie) tonnage::share_parameter(*tokens, "weight", *head, "weight", head->weight);
     torch::NoGradGuard no_grad;
     for (auto& p : parameters())
@@ -72,12 +80,15 @@ struct Gpt2Impl : torch::nn::Module {
   }
 
   // ids: (batch, length) integers. (batch, length, width)
-  torch::Tensor embed(const torch::Tensor& ids) { return tokens(ids) + positions(torch::arange(ids.size(1), ids.device())); }
+  torch::Tensor embed(const torch::Tensor& ids) {
+    return tokens(ids) + positions(torch::arange(ids.size(1), ids.device()));
+  }
 
   // Mean cross entropy of the last block's result against targets: (batch, length) int64.
   torch::Tensor loss_of(const torch::Tensor& x, const torch::Tensor& targets) {
     torch::Tensor logits = head(norm(x));
-    return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}), targets.reshape({-1}));
+    return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}),
+                                                targets.reshape({-1}));
   }
 
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& targets) {

@@ -1,4 +1,5 @@
-// The toolkit's means against memory, one short example each, on a small model; those for smaller models are in model_tour.h.
+// The toolkit's means against memory, one short example each, on a small model; those for smaller
+// models are in model_tour.h.
 //
 //   memory_tour [--cpu] [--graph FILE.dot]
 #include <torch/torch.h>
@@ -51,8 +52,10 @@ int64_t step_peak(torch::Device device, const std::function<Tensor()>& forward) 
 // A hook of one's own: float activations are kept as bfloat16.
 struct Halve : tonnage::SavedTensorHooks {
   std::unique_ptr<tonnage::PackedTensor> pack(const Tensor& saved) override {
-    if (saved.scalar_type() != torch::kFloat || tonnage::is_parameter_storage(saved)) return nullptr;
-    return tonnage::pack_with(saved.to(torch::kBFloat16), [](const Tensor& packed) { return packed.to(torch::kFloat); });
+    if (saved.scalar_type() != torch::kFloat || tonnage::is_parameter_storage(saved))
+      return nullptr;
+    return tonnage::pack_with(saved.to(torch::kBFloat16),
+                              [](const Tensor& packed) { return packed.to(torch::kFloat); });
   }
 };
 
@@ -60,7 +63,8 @@ void keep_less(torch::nn::Sequential model, const Tensor& x) {
   const auto device = x.device();
   const auto layers = tonnage::layers_of(model);
   const auto line = [&](const char* what, const std::function<Tensor()>& forward) {
-    std::cout << "  " << what << ": peak " << tonnage::format_bytes(step_peak(device, forward)) << " above parameters and gradients\n";
+    std::cout << "  " << what << ": peak " << tonnage::format_bytes(step_peak(device, forward))
+              << " above parameters and gradients\n";
   };
   const auto hooked = [&](std::shared_ptr<tonnage::SavedTensorHooks> hooks) {
     return [&model, &x, hooks] {
@@ -70,41 +74,52 @@ void keep_less(torch::nn::Sequential model, const Tensor& x) {
   };
   model->forward(x).square().mean().backward();  // gradients are there from here on
   line("plain", [&] { return model->forward(x); });
-  line("checkpoint_sequential, 6 parts", [&] { return tonnage::checkpoint_sequential(model, 6, x); });
+  line("checkpoint_sequential, 6 parts",
+       [&] { return tonnage::checkpoint_sequential(model, 6, x); });
   const auto costs = tonnage::measure_chain(layers, x);
-  const int64_t budget = std::max(tonnage::least_chain_bytes(costs), tonnage::plan_chain(costs, int64_t{1} << 40).peak_bytes / 2);
+  const int64_t budget = std::max(tonnage::least_chain_bytes(costs),
+                                  tonnage::plan_chain(costs, int64_t{1} << 40).peak_bytes / 2);
   const auto plan = tonnage::plan_chain(costs, budget);
   std::cout << "  plan for " << tonnage::format_bytes(budget) << ": " << plan.to_string() << "\n";
   line("run_chain with it", [&] { return tonnage::run_chain(layers, plan, x); });
   line("halved by a hook of one's own", hooked(std::make_shared<Halve>()));
-  line("compressed to int8", hooked(std::make_shared<tonnage::CompressHooks>(tonnage::CompressOptions{.format = tonnage::CompressedFormat::kInt8})));
+  line("compressed to int8",
+       hooked(std::make_shared<tonnage::CompressHooks>(
+           tonnage::CompressOptions{.format = tonnage::CompressedFormat::kInt8})));
   if (!device.is_cuda()) return;
-  auto offload = std::make_shared<tonnage::OffloadHooks>(tonnage::OffloadOptions{.floor_bytes = 1 << 16, .in_flight_bytes = 4 << 20, .keep = {x}});
+  auto offload = std::make_shared<tonnage::OffloadHooks>(
+      tonnage::OffloadOptions{.floor_bytes = 1 << 16, .in_flight_bytes = 4 << 20, .keep = {x}});
   line("offloaded", hooked(offload));
-  std::cout << "  moved to the host: " << tonnage::format_bytes(offload->figures().to_host_bytes) << "\n";
+  std::cout << "  moved to the host: " << tonnage::format_bytes(offload->figures().to_host_bytes)
+            << "\n";
 }
 
 void train(torch::nn::Sequential model, const Tensor& x) {
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-  tonnage::GradScaler scaler({.initial_scale = 1024, .enabled = x.is_cuda()});  // float16 on the card, bfloat16 on the CPU
-  tonnage::GradientAccumulator accumulator(optimizer, {.window = 2, .scaler = x.is_cuda() ? &scaler : nullptr, .before_step = [&] {
-                                             torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
-                                           }});
+  tonnage::GradScaler scaler(
+      {.initial_scale = 1024, .enabled = x.is_cuda()});  // float16 on the card, bfloat16 on the CPU
+  tonnage::GradientAccumulator accumulator(
+      optimizer, {.window = 2, .scaler = x.is_cuda() ? &scaler : nullptr, .before_step = [&] {
+                    torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+                  }});
   tonnage::LeakDetector leaks({.device = x.device().type()});
   std::vector<Tensor> history;  // a mistake: every loss stays on the device
   for (int part = 0; part < 8; part++) {
     Tensor loss;
     {
       tonnage::MemoryScope scope("training");
-      tonnage::AutocastGuard autocast(x.device().type(), x.is_cuda() ? torch::kHalf : torch::kBFloat16);
+      tonnage::AutocastGuard autocast(x.device().type(),
+                                      x.is_cuda() ? torch::kHalf : torch::kBFloat16);
       loss = (model->forward(x) - x).square().mean();
     }
     if (accumulator.backward(loss, x.size(0))) tonnage::mark_step();
     history.push_back(loss);
-    if (const auto found = leaks.step(); !found.empty() && part == 7) std::cout << tonnage::describe(found);
+    if (const auto found = leaks.step(); !found.empty() && part == 7)
+      std::cout << tonnage::describe(found);
   }
   accumulator.finish();
-  std::cout << "  loss " << history.front().item<float>() << " -> " << history.back().item<float>() << "\n";
+  std::cout << "  loss " << history.front().item<float>() << " -> " << history.back().item<float>()
+            << "\n";
 }
 
 }  // namespace
@@ -113,8 +128,10 @@ int main(int argc, char** argv) {
   bool cpu = false;
   std::string graph;
   for (int i = 1; i < argc; i++) {
-    if (!std::strcmp(argv[i], "--cpu")) cpu = true;
-    else if (!std::strcmp(argv[i], "--graph") && i + 1 < argc) graph = argv[++i];
+    if (!std::strcmp(argv[i], "--cpu"))
+      cpu = true;
+    else if (!std::strcmp(argv[i], "--graph") && i + 1 < argc)
+      graph = argv[++i];
     else {
       std::cerr << "usage: memory_tour [--cpu] [--graph FILE.dot]\n";
       return 2;
@@ -155,15 +172,20 @@ int main(int argc, char** argv) {
 
     std::cout << "\nOut of memory\n";
     // On a card these attempts would be training steps; here a limit of 300 rows stands for it.
-    const auto attempt = [](int64_t rows) { TORCH_CHECK_WITH(OutOfMemoryError, rows <= 300, "out of memory with ", rows, " rows"); };
-    std::cout << "  largest batch: " << tonnage::find_batch_size(attempt, {.multiple_of = 4}) << "\n";
-    const auto result = tonnage::run_or_degrade([&](const tonnage::Workload& w) { attempt(w.batch_size); }, {.batch_size = 1024});
+    const auto attempt = [](int64_t rows) {
+      TORCH_CHECK_WITH(OutOfMemoryError, rows <= 300, "out of memory with ", rows, " rows");
+    };
+    std::cout << "  largest batch: " << tonnage::find_batch_size(attempt, {.multiple_of = 4})
+              << "\n";
+    const auto result = tonnage::run_or_degrade(
+        [&](const tonnage::Workload& w) { attempt(w.batch_size); }, {.batch_size = 1024});
     for (const auto& change : result.changes) std::cout << "  " << change << "\n";
 
     if (!cpu) {
       std::cout << "\n" << tonnage::memory_summary(device, {.abbreviated = true});
       const auto memory = tonnage::free_memory(device);
-      std::cout << "free " << tonnage::format_bytes(memory.free_bytes) << ", others " << tonnage::format_bytes(memory.other_bytes()) << ", given back "
+      std::cout << "free " << tonnage::format_bytes(memory.free_bytes) << ", others "
+                << tonnage::format_bytes(memory.other_bytes()) << ", given back "
                 << tonnage::format_bytes(tonnage::empty_cache(device)) << "\n";
     }
   } catch (const c10::Error& error) {

@@ -51,7 +51,8 @@ inline double train_step(Classifier model, const torch::Tensor& x, const torch::
 
 inline void smaller_models(torch::Device device) {
   using tonnage::format_bytes;
-  const torch::Tensor x = torch::randn({64, 256}).to(device), labels = torch::randint(0, 16, {64}).to(device);
+  const torch::Tensor x = torch::randn({64, 256}).to(device),
+                      labels = torch::randint(0, 16, {64}).to(device);
   const auto fresh = [&](int64_t hidden = 1024) {
     Classifier model(hidden);
     model->to(device);
@@ -91,7 +92,8 @@ inline void smaller_models(torch::Device device) {
     torch::NoGradGuard no_grad;
     teachers = teacher(x);
   }
-  tonnage::distillation_loss(student(x), teachers, labels, {.temperature = 4, .alpha = 0.7}).backward();
+  tonnage::distillation_loss(student(x), teachers, labels, {.temperature = 4, .alpha = 0.7})
+      .backward();
   line("a distilled student has", tonnage::parameter_bytes(*student), full);
 
   Classifier learner = fresh();  // QAT and what becomes of it
@@ -108,15 +110,19 @@ inline void smaller_models(torch::Device device) {
   }
   int64_t int8_bytes = 0;
   for (auto& layer : {quantized->in, quantized->out})
-    int8_bytes += std::dynamic_pointer_cast<tonnage::DynamicQuantizedLinearImpl>(layer->substitute())->weight_bytes();
-  line(("int8 in " + std::to_string(replaced.replaced.size()) + " layers takes").c_str(), int8_bytes, full);
+    int8_bytes +=
+        std::dynamic_pointer_cast<tonnage::DynamicQuantizedLinearImpl>(layer->substitute())
+            ->weight_bytes();
+  line(("int8 in " + std::to_string(replaced.replaced.size()) + " layers takes").c_str(),
+       int8_bytes, full);
 
   tonnage::HashEmbedding words(tonnage::HashEmbeddingOptions(100'000, 64).buckets(2'000));
   words->to(device);
   words(torch::randint(0, 100'000, {64}).to(device)).sum().backward();
   line("a hash embedding takes", tonnage::parameter_bytes(*words), int64_t{100'000} * 64 * 4);
 
-  tonnage::GrowingStack stack(4, [](int64_t) { return torch::nn::AnyModule(torch::nn::Linear(256, 256)); }, device);
+  tonnage::GrowingStack stack(
+      4, [](int64_t) { return torch::nn::AnyModule(torch::nn::Linear(256, 256)); }, device);
   stack->grow(2);
   const int64_t half = tonnage::parameter_bytes(*stack);
   stack->grow(2);

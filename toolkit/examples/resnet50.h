@@ -1,4 +1,5 @@
-// ResNet-50 (He et al. 2016; the stride sits in the 3x3 convolution, as in torchvision), with torch::nn.
+// ResNet-50 (He et al. 2016; the stride sits in the 3x3 convolution, as in torchvision), with
+// torch::nn.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,8 +9,12 @@
 
 namespace examples {
 
-inline torch::nn::Conv2d convolution(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride = 1) {
-  return torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false));
+inline torch::nn::Conv2d convolution(int64_t inputs, int64_t outputs, int64_t kernel,
+                                     int64_t stride = 1) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, outputs, kernel)
+                               .stride(stride)
+                               .padding(kernel / 2)
+                               .bias(false));
 }
 
 struct BottleneckImpl : torch::nn::Module {
@@ -21,7 +26,9 @@ struct BottleneckImpl : torch::nn::Module {
     norm2 = register_module("norm2", torch::nn::BatchNorm2d(width));
     norm3 = register_module("norm3", torch::nn::BatchNorm2d(4 * width));
     if (stride != 1 || inputs != 4 * width)
-      shortcut = register_module("shortcut", torch::nn::Sequential(convolution(inputs, 4 * width, 1, stride), torch::nn::BatchNorm2d(4 * width)));
+      shortcut = register_module("shortcut",
+                                 torch::nn::Sequential(convolution(inputs, 4 * width, 1, stride),
+                                                       torch::nn::BatchNorm2d(4 * width)));
   }
 
   // x: (batch, channels, height, width)
@@ -47,15 +54,18 @@ struct ResNet50Impl : torch::nn::Module {
     for (int64_t stage = 0; stage < 4; stage++)
       for (int64_t i = 0; i < counts[stage]; i++) {
         const int64_t width = int64_t{64} << stage;
-        blocks.push_back(register_module("stage" + std::to_string(stage + 1) + "_" + std::to_string(i),
-                                         Bottleneck(inputs, width, i == 0 && stage > 0 ? 2 : 1)));
+        blocks.push_back(
+            register_module("stage" + std::to_string(stage + 1) + "_" + std::to_string(i),
+                            Bottleneck(inputs, width, i == 0 && stage > 0 ? 2 : 1)));
         inputs = 4 * width;
       }
     head = register_module("head", torch::nn::Linear(inputs, classes));
   }
 
   // images: (batch, 3, height, width). What the first block takes.
-  torch::Tensor stem(const torch::Tensor& images) { return torch::max_pool2d(norm1(conv1(images)).relu_(), 3, 2, 1); }
+  torch::Tensor stem(const torch::Tensor& images) {
+    return torch::max_pool2d(norm1(conv1(images)).relu_(), 3, 2, 1);
+  }
 
   // Mean cross entropy of the last block's result against labels: (batch) int64.
   torch::Tensor loss_of(const torch::Tensor& x, const torch::Tensor& labels) {

@@ -34,7 +34,9 @@ void make_state(AdafactorParamState& state, const Tensor& p) {
 }
 
 // Mean of the squares along a dimension, without a tensor of squares.
-Tensor mean_square(const Tensor& grad, int64_t dim) { return at::linalg_vector_norm(grad, 2, dim, /*keepdim=*/true).square_().div_(grad.size(dim)); }
+Tensor mean_square(const Tensor& grad, int64_t dim) {
+  return at::linalg_vector_norm(grad, 2, dim, /*keepdim=*/true).square_().div_(grad.size(dim));
+}
 
 void update(const Tensor& p, AdafactorParamState& state, const AdafactorOptions& options) {
   const Tensor& grad = p.grad();
@@ -44,7 +46,8 @@ void update(const Tensor& p, AdafactorParamState& state, const AdafactorOptions&
   const double eps1 = options.eps1() < 0 ? epsilon_of(p.scalar_type()) : options.eps1();
   const double root_elements = std::sqrt(static_cast<double>(std::max<int64_t>(p.numel(), 1)));
 
-  const Tensor scale = at::linalg_vector_norm(p, 2).div_(root_elements).clamp_min_(options.eps2()).mul_(rate);
+  const Tensor scale =
+      at::linalg_vector_norm(p, 2).div_(root_elements).clamp_min_(options.eps2()).mul_(rate);
   if (options.weight_decay() != 0) p.mul_(1 - options.lr() * options.weight_decay());
   Tensor estimate;
   if (grad.dim() > 1) {
@@ -57,7 +60,8 @@ void update(const Tensor& p, AdafactorParamState& state, const AdafactorOptions&
     estimate = state.full().clone();
   }
   Tensor step_of_p = estimate.clamp_min_(eps1 * eps1).rsqrt_().mul_(grad);
-  const Tensor clip = at::linalg_vector_norm(step_of_p, 2).div_(root_elements * options.clip()).clamp_min_(1.0);
+  const Tensor clip =
+      at::linalg_vector_norm(step_of_p, 2).div_(root_elements * options.clip()).clamp_min_(1.0);
   p.sub_(step_of_p.mul_(scale.div(clip)));
   state.step(state.step() + 1);
 }
@@ -100,12 +104,16 @@ std::vector<std::pair<std::string, Tensor>> AdafactorParamState::named_states() 
   return {{"row_var", row()}, {"col_var", column()}, {"variance", full()}};
 }
 
-Adafactor::Adafactor(const std::vector<::torch::optim::OptimizerParamGroup>& groups, AdafactorOptions defaults)
+Adafactor::Adafactor(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                     AdafactorOptions defaults)
     : Optimizer(groups, std::make_unique<AdafactorOptions>(defaults)) {
   TORCH_CHECK(defaults.lr() >= 0, "Adafactor: lr is ", defaults.lr(), "; it must not be negative");
-  TORCH_CHECK(defaults.beta2_decay() <= 0, "Adafactor: beta2_decay is ", defaults.beta2_decay(), "; it must not be positive");
-  TORCH_CHECK(defaults.eps2() >= 0 && defaults.weight_decay() >= 0, "Adafactor: eps2 and weight_decay must not be negative");
-  TORCH_CHECK(defaults.clip() >= 1, "Adafactor: clip is ", defaults.clip(), "; it must be at least 1");
+  TORCH_CHECK(defaults.beta2_decay() <= 0, "Adafactor: beta2_decay is ", defaults.beta2_decay(),
+              "; it must not be positive");
+  TORCH_CHECK(defaults.eps2() >= 0 && defaults.weight_decay() >= 0,
+              "Adafactor: eps2 and weight_decay must not be negative");
+  TORCH_CHECK(defaults.clip() >= 1, "Adafactor: clip is ", defaults.clip(),
+              "; it must be at least 1");
 }
 
 Tensor Adafactor::step(LossClosure closure) {
@@ -113,13 +121,16 @@ Tensor Adafactor::step(LossClosure closure) {
   Tensor loss = optim::run_closure(closure);
   RECORD_USER_SCOPE("Optimizer.step#Adafactor.step");
   std::vector<std::vector<Tensor>> ready;
-  for (const auto& group : param_groups_) ready.push_back(optim::ready_parameters(group, "Adafactor"));
+  for (const auto& group : param_groups_)
+    ready.push_back(optim::ready_parameters(group, "Adafactor"));
   for (const auto& params : ready)
     for (const Tensor& p : params)
-      optim::state_of<AdafactorParamState>(*this, p, [&](AdafactorParamState& fresh) { make_state(fresh, p); });
+      optim::state_of<AdafactorParamState>(
+          *this, p, [&](AdafactorParamState& fresh) { make_state(fresh, p); });
   for (size_t i = 0; i < ready.size(); i++)
     for (const Tensor& p : ready[i])
-      update(p, static_cast<AdafactorParamState&>(*state_[p.unsafeGetTensorImpl()]), static_cast<const AdafactorOptions&>(param_groups_[i].options()));
+      update(p, static_cast<AdafactorParamState&>(*state_[p.unsafeGetTensorImpl()]),
+             static_cast<const AdafactorOptions&>(param_groups_[i].options()));
   return loss;
 }
 

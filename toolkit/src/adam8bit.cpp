@@ -16,8 +16,8 @@ namespace {
 using ::torch::Tensor;
 using EightBitState = Adam8bitParamState;
 
-constexpr int64_t kBlock = 256;    // elements that share a magnitude; a warp's work on CUDA
-constexpr uint32_t kWarps = 8;     // blocks of a thread block
+constexpr int64_t kBlock = 256;  // elements that share a magnitude; a warp's work on CUDA
+constexpr uint32_t kWarps = 8;   // blocks of a thread block
 
 // What one update of one parameter needs besides its tensors.
 struct Update {
@@ -26,8 +26,10 @@ struct Update {
 
 // One element: moments from their codes to their new values, and the parameter's new value.
 TONNAGE_HOST_AND_DEVICE(
-    kElementText, TONNAGE_FN float adam_element(float p, float g, float* m, float* v, float beta1, float beta2, float step_size,
-                                                float inverse_correction2_sqrt, float eps, float decay, float l2) {
+    kElementText,
+    TONNAGE_FN float adam_element(float p, float g, float* m, float* v, float beta1, float beta2,
+                                  float step_size, float inverse_correction2_sqrt, float eps,
+                                  float decay, float l2) {
       g += l2 * p;
       *m = beta1 * *m + (1.0f - beta1) * g;
       *v = beta2 * *v + (1.0f - beta2) * g * g;
@@ -100,9 +102,11 @@ extern "C" __global__ void __launch_bounds__(256) tonnage_adam8bit(element_t* pa
 
 CudaKernel& kernel_for(at::ScalarType type) {
   const auto source = [](const char* element) {
-    return std::string(kPrelude) + "typedef " + element + " element_t;\n" + codes::kText + "\n" + kElementText + kKernel;
+    return std::string(kPrelude) + "typedef " + element + " element_t;\n" + codes::kText + "\n" +
+           kElementText + kKernel;
   };
-  static CudaKernel for_float(source("float"), "tonnage_adam8bit"), for_bfloat(source("bfloat"), "tonnage_adam8bit"),
+  static CudaKernel for_float(source("float"), "tonnage_adam8bit"),
+      for_bfloat(source("bfloat"), "tonnage_adam8bit"),
       for_half(source("half_t"), "tonnage_adam8bit");
   return type == at::kFloat ? for_float : type == at::kBFloat16 ? for_bfloat : for_half;
 }
@@ -113,7 +117,8 @@ float encode_block(const float* values, int64_t n, bool is_signed, uint8_t* out)
   for (int64_t i = 0; i < n; i++) largest = std::max(largest, std::fabs(values[i]));
   const float inverse = largest > 0 ? 1 / largest : 0;
   for (int64_t i = 0; i < n; i++)
-    out[i] = static_cast<uint8_t>(is_signed ? codes::encode_signed(values[i] * inverse) : codes::encode_unsigned(values[i] * inverse));
+    out[i] = static_cast<uint8_t>(is_signed ? codes::encode_signed(values[i] * inverse)
+                                            : codes::encode_unsigned(values[i] * inverse));
   return largest;
 }
 
@@ -134,7 +139,8 @@ void update_on_cpu(const Tensor& p, const Tensor& grad, EightBitState& state, co
         const int64_t i = begin + k;
         m[k] = codes::decode_signed(m_codes[i]) * m_scales[block];
         v[k] = codes::decode_unsigned(v_codes[i]) * v_scales[block];
-        params[i] = adam_element(params[i], grads[i], &m[k], &v[k], u.beta1, u.beta2, u.step_size, u.inverse_correction2_sqrt, u.eps, u.decay, u.l2);
+        params[i] = adam_element(params[i], grads[i], &m[k], &v[k], u.beta1, u.beta2, u.step_size,
+                                 u.inverse_correction2_sqrt, u.eps, u.decay, u.l2);
       }
       m_scales[block] = encode_block(m, count, true, m_codes + begin);
       v_scales[block] = encode_block(v, count, false, v_codes + begin);
@@ -150,20 +156,37 @@ void update_on_cuda(const Tensor& p, const Tensor& grad, EightBitState& state, U
   void* m_scales = state.exp_avg_scale().data_ptr();
   void* v_scales = state.exp_avg_sq_scale().data_ptr();
   long long n = p.numel();
-  void* arguments[] = {&params,  &grads,   &m_codes,     &v_codes,                   &m_scales, &v_scales, &n,
-                       &u.beta1, &u.beta2, &u.step_size, &u.inverse_correction2_sqrt, &u.eps,    &u.decay,  &u.l2};
+  void* arguments[] = {&params,
+                       &grads,
+                       &m_codes,
+                       &v_codes,
+                       &m_scales,
+                       &v_scales,
+                       &n,
+                       &u.beta1,
+                       &u.beta2,
+                       &u.step_size,
+                       &u.inverse_correction2_sqrt,
+                       &u.eps,
+                       &u.decay,
+                       &u.l2};
   const int64_t per_launch = kBlock * kWarps;
-  kernel_for(p.scalar_type()).launch(p.device(), static_cast<uint32_t>((n + per_launch - 1) / per_launch), kWarps * 32, arguments);
+  kernel_for(p.scalar_type())
+      .launch(p.device(), static_cast<uint32_t>((n + per_launch - 1) / per_launch), kWarps * 32,
+              arguments);
 }
 
-bool in_8_bits(const Tensor& p, const Adam8bitOptions& options) { return p.numel() >= options.min_elements(); }
+bool in_8_bits(const Tensor& p, const Adam8bitOptions& options) {
+  return p.numel() >= options.min_elements();
+}
 
 void make_state(EightBitState& state, const Tensor& p, const Adam8bitOptions& options) {
   if (!in_8_bits(p, options)) {
     state.exp_avg(optim::zeros_for(p));
     state.exp_avg_sq(optim::zeros_for(p));
   } else {
-    const auto bytes = p.options().dtype(at::kByte).requires_grad(false), floats = p.options().dtype(at::kFloat).requires_grad(false);
+    const auto bytes = p.options().dtype(at::kByte).requires_grad(false),
+               floats = p.options().dtype(at::kFloat).requires_grad(false);
     const int64_t blocks = (p.numel() + kBlock - 1) / kBlock;
     state.exp_avg(at::zeros({p.numel()}, bytes));
     state.exp_avg_sq(at::zeros({p.numel()}, bytes));
@@ -173,17 +196,20 @@ void make_state(EightBitState& state, const Tensor& p, const Adam8bitOptions& op
 }
 
 void check(const Tensor& p, size_t index) {
-  TORCH_CHECK(p.scalar_type() == at::kFloat || p.scalar_type() == at::kBFloat16 || p.scalar_type() == at::kHalf, "Adam8bit: a parameter (",
-              p.sizes(), ") of group ", index, " is ", p.dtype(), "; float, bfloat16 and half have a kernel. Use FusedAdamW for it");
-  TORCH_CHECK(p.is_non_overlapping_and_dense(), "Adam8bit: a parameter (", p.sizes(), ", strides ", p.strides(), ") of group ", index,
-              " has gaps in memory. Make it contiguous");
-  TORCH_CHECK(p.is_cpu() || p.is_cuda(), "Adam8bit: a parameter (", p.sizes(), ") of group ", index, " is on ", p.device(),
-              "; there are kernels for the CPU and for CUDA");
+  TORCH_CHECK(p.scalar_type() == at::kFloat || p.scalar_type() == at::kBFloat16 ||
+                  p.scalar_type() == at::kHalf,
+              "Adam8bit: a parameter (", p.sizes(), ") of group ", index, " is ", p.dtype(),
+              "; float, bfloat16 and half have a kernel. Use FusedAdamW for it");
+  TORCH_CHECK(p.is_non_overlapping_and_dense(), "Adam8bit: a parameter (", p.sizes(), ", strides ",
+              p.strides(), ") of group ", index, " has gaps in memory. Make it contiguous");
+  TORCH_CHECK(p.is_cpu() || p.is_cuda(), "Adam8bit: a parameter (", p.sizes(), ") of group ", index,
+              " is on ", p.device(), "; there are kernels for the CPU and for CUDA");
 }
 
 void update_large(const Tensor& p, EightBitState& state, const Adam8bitOptions& options) {
   const auto [beta1, beta2] = options.betas();
-  const double correction1 = 1 - std::pow(beta1, state.step() + 1), correction2 = 1 - std::pow(beta2, state.step() + 1);
+  const double correction1 = 1 - std::pow(beta1, state.step() + 1),
+               correction2 = 1 - std::pow(beta2, state.step() + 1);
   const double decay = options.weight_decay();
   const Update update{static_cast<float>(beta1),
                       static_cast<float>(beta2),
@@ -193,7 +219,9 @@ void update_large(const Tensor& p, EightBitState& state, const Adam8bitOptions& 
                       static_cast<float>(options.decoupled() ? 1 - options.lr() * decay : 1),
                       static_cast<float>(options.decoupled() ? 0 : decay)};
   // The kernels walk through memory: the gradient must lie in the parameter's order.
-  const Tensor grad = p.grad().strides() == p.strides() ? p.grad() : at::empty_like(p.detach(), at::MemoryFormat::Preserve).copy_(p.grad());
+  const Tensor grad = p.grad().strides() == p.strides()
+                          ? p.grad()
+                          : at::empty_like(p.detach(), at::MemoryFormat::Preserve).copy_(p.grad());
   if (p.is_cuda())
     update_on_cuda(p, grad, state, update);
   else if (p.scalar_type() == at::kFloat)
@@ -206,7 +234,8 @@ void update_large(const Tensor& p, EightBitState& state, const Adam8bitOptions& 
 }
 
 // The small parameters of a group, with one kernel for those of equal device, type and step.
-void update_small(const std::vector<std::pair<Tensor, EightBitState*>>& small, const Adam8bitOptions& options) {
+void update_small(const std::vector<std::pair<Tensor, EightBitState*>>& small,
+                  const Adam8bitOptions& options) {
   struct Lists {
     std::vector<Tensor> params, grads, exp_avgs, exp_avg_sqs;
     std::vector<EightBitState*> states;
@@ -223,12 +252,16 @@ void update_small(const std::vector<std::pair<Tensor, EightBitState*>>& small, c
   const auto [beta1, beta2] = options.betas();
   for (auto& [key, l] : lists) {
     const int64_t step = std::get<3>(key) + 1;
-    const std::vector<Tensor> steps(l.params.size(), at::full({}, static_cast<double>(step), l.exp_avgs[0].options().dtype(at::kFloat)));
+    const std::vector<Tensor> steps(
+        l.params.size(),
+        at::full({}, static_cast<double>(step), l.exp_avgs[0].options().dtype(at::kFloat)));
     if (options.decoupled())
-      at::_fused_adamw_(l.params, l.grads, l.exp_avgs, l.exp_avg_sqs, {}, steps, options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+      at::_fused_adamw_(l.params, l.grads, l.exp_avgs, l.exp_avg_sqs, {}, steps, options.lr(),
+                        beta1, beta2, options.weight_decay(), options.eps(),
                         /*amsgrad=*/false, /*maximize=*/false);
     else
-      at::_fused_adam_(l.params, l.grads, l.exp_avgs, l.exp_avg_sqs, {}, steps, options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+      at::_fused_adam_(l.params, l.grads, l.exp_avgs, l.exp_avg_sqs, {}, steps, options.lr(), beta1,
+                       beta2, options.weight_decay(), options.eps(),
                        /*amsgrad=*/false, /*maximize=*/false);
     for (EightBitState* state : l.states) state->step(step);
   }
@@ -271,15 +304,21 @@ void Adam8bitParamState::serialize(::torch::serialize::InputArchive& archive) {
 }
 
 std::vector<std::pair<std::string, Tensor>> Adam8bitParamState::named_states() const {
-  return {{"exp_avg", exp_avg()}, {"exp_avg_sq", exp_avg_sq()}, {"exp_avg_scale", exp_avg_scale()}, {"exp_avg_sq_scale", exp_avg_sq_scale()}};
+  return {{"exp_avg", exp_avg()},
+          {"exp_avg_sq", exp_avg_sq()},
+          {"exp_avg_scale", exp_avg_scale()},
+          {"exp_avg_sq_scale", exp_avg_sq_scale()}};
 }
 
-Adam8bit::Adam8bit(const std::vector<::torch::optim::OptimizerParamGroup>& groups, Adam8bitOptions defaults)
+Adam8bit::Adam8bit(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                   Adam8bitOptions defaults)
     : Optimizer(groups, std::make_unique<Adam8bitOptions>(defaults)) {
   const auto [beta1, beta2] = defaults.betas();
   TORCH_CHECK(defaults.lr() >= 0, "Adam8bit: lr is ", defaults.lr(), "; it must not be negative");
-  TORCH_CHECK(0 <= beta1 && beta1 < 1 && 0 <= beta2 && beta2 < 1, "Adam8bit: betas are ", beta1, " and ", beta2, "; both must be in [0, 1)");
-  TORCH_CHECK(defaults.eps() >= 0 && defaults.weight_decay() >= 0, "Adam8bit: eps and weight_decay must not be negative");
+  TORCH_CHECK(0 <= beta1 && beta1 < 1 && 0 <= beta2 && beta2 < 1, "Adam8bit: betas are ", beta1,
+              " and ", beta2, "; both must be in [0, 1)");
+  TORCH_CHECK(defaults.eps() >= 0 && defaults.weight_decay() >= 0,
+              "Adam8bit: eps and weight_decay must not be negative");
 }
 
 Tensor Adam8bit::step(LossClosure closure) {
@@ -299,8 +338,10 @@ Tensor Adam8bit::step(LossClosure closure) {
   for (size_t i = 0; i < ready.size(); i++) {
     const auto& options = static_cast<const Adam8bitOptions&>(param_groups_[i].options());
     for (Ready& r : ready[i]) {
-      r.state = &optim::state_of<EightBitState>(*this, r.param, [&](EightBitState& fresh) { make_state(fresh, r.param, options); });
-      if (r.param.is_cuda() && r.state->exp_avg_scale().defined()) kernel_for(r.param.scalar_type()).prepare(r.param.device());
+      r.state = &optim::state_of<EightBitState>(
+          *this, r.param, [&](EightBitState& fresh) { make_state(fresh, r.param, options); });
+      if (r.param.is_cuda() && r.state->exp_avg_scale().defined())
+        kernel_for(r.param.scalar_type()).prepare(r.param.device());
     }
   }
   for (size_t i = 0; i < ready.size(); i++) {
@@ -325,27 +366,33 @@ void Adam8bit::load(::torch::serialize::InputArchive& archive) {
 }
 
 std::tuple<Tensor, Tensor> quantize_blocks(const Tensor& values, bool is_signed) {
-  TORCH_CHECK(values.is_cpu() && values.scalar_type() == at::kFloat, "quantize_blocks: values are ", values.dtype(), " on ", values.device(),
-              "; they must be float on the CPU");
+  TORCH_CHECK(values.is_cpu() && values.scalar_type() == at::kFloat, "quantize_blocks: values are ",
+              values.dtype(), " on ", values.device(), "; they must be float on the CPU");
   const Tensor flat = values.detach().contiguous().view({-1});
   const int64_t n = flat.numel(), blocks = (n + kBlock - 1) / kBlock;
   Tensor codes = at::empty({n}, at::kByte), scales = at::empty({blocks}, at::kFloat);
   for (int64_t block = 0; block < blocks; block++)
-    scales.mutable_data_ptr<float>()[block] = encode_block(flat.const_data_ptr<float>() + block * kBlock, std::min(kBlock, n - block * kBlock), is_signed,
-                                                           codes.mutable_data_ptr<uint8_t>() + block * kBlock);
+    scales.mutable_data_ptr<float>()[block] = encode_block(
+        flat.const_data_ptr<float>() + block * kBlock, std::min(kBlock, n - block * kBlock),
+        is_signed, codes.mutable_data_ptr<uint8_t>() + block * kBlock);
   return {codes, scales};
 }
 
 Tensor dequantize_blocks(const Tensor& codes, const Tensor& scales, bool is_signed) {
-  TORCH_CHECK(codes.is_cpu() && codes.scalar_type() == at::kByte && scales.is_cpu() && scales.scalar_type() == at::kFloat,
+  TORCH_CHECK(codes.is_cpu() && codes.scalar_type() == at::kByte && scales.is_cpu() &&
+                  scales.scalar_type() == at::kFloat,
               "dequantize_blocks: codes must be uint8 and scales float, both on the CPU");
   const int64_t n = codes.numel();
-  TORCH_CHECK(codes.is_contiguous() && scales.is_contiguous() && scales.numel() == (n + kBlock - 1) / kBlock, "dequantize_blocks: ", n,
-              " codes need ", (n + kBlock - 1) / kBlock, " scales, got ", scales.numel(), "; both contiguous");
+  TORCH_CHECK(codes.is_contiguous() && scales.is_contiguous() &&
+                  scales.numel() == (n + kBlock - 1) / kBlock,
+              "dequantize_blocks: ", n, " codes need ", (n + kBlock - 1) / kBlock, " scales, got ",
+              scales.numel(), "; both contiguous");
   Tensor values = at::empty({n}, at::kFloat);
   for (int64_t i = 0; i < n; i++) {
     const uint8_t code = codes.const_data_ptr<uint8_t>()[i];
-    values.mutable_data_ptr<float>()[i] = (is_signed ? codes::decode_signed(code) : codes::decode_unsigned(code)) * scales.const_data_ptr<float>()[i / kBlock];
+    values.mutable_data_ptr<float>()[i] =
+        (is_signed ? codes::decode_signed(code) : codes::decode_unsigned(code)) *
+        scales.const_data_ptr<float>()[i / kBlock];
   }
   return values;
 }

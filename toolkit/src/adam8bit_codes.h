@@ -1,9 +1,11 @@
-// The 8-bit codes, written once: the CPU compiles this text, and NVRTC compiles the same text for CUDA.
+// The 8-bit codes, written once: the CPU compiles this text, and NVRTC compiles the same text for
+// CUDA.
 //
-// A code k > 0 holds the decade i = floor(log2 k) and the place j = k - 2^i in it: of the decades 10^(i-top) * (0.1, 1], the last
-// has the most places (2^top), the one before half as many, and so on. The value is the middle of the place. Signed codes keep the
-// sign in bit 7 and seven decades (top = 6); a "negative zero" is the value 1, so that the largest positive element is exact.
-// Unsigned codes have eight decades (top = 7).
+// A code k > 0 holds the decade i = floor(log2 k) and the place j = k - 2^i in it: of the decades
+// 10^(i-top) * (0.1, 1], the last has the most places (2^top), the one before half as many, and so
+// on. The value is the middle of the place. Signed codes keep the sign in bit 7 and seven decades
+// (top = 6); a "negative zero" is the value 1, so that the largest positive element is exact. Unsigned
+// codes have eight decades (top = 7).
 #pragma once
 
 #include <cmath>
@@ -50,11 +52,19 @@ TONNAGE_HOST_AND_DEVICE(
       if (k == 0u) return 0.0f;
       int i = 31 - TONNAGE_CLZ(k);
       float inverse_places = 1.0f / (float)(1u << i);
-      return decade_scale(top - i) * (0.1f + 0.9f * ((float)(k - (1u << i)) + 0.5f) * inverse_places);
+      return decade_scale(top - i) *
+             (0.1f + 0.9f * ((float)(k - (1u << i)) + 0.5f) * inverse_places);
     }
 
     TONNAGE_FN unsigned encode_magnitude(float a, int top) {
-      int below = a > 1e-1f ? 0 : a > 1e-2f ? 1 : a > 1e-3f ? 2 : a > 1e-4f ? 3 : a > 1e-5f ? 4 : a > 1e-6f ? 5 : a > 1e-7f ? 6 : 7;
+      int below = a > 1e-1f   ? 0
+                  : a > 1e-2f ? 1
+                  : a > 1e-3f ? 2
+                  : a > 1e-4f ? 3
+                  : a > 1e-5f ? 4
+                  : a > 1e-6f ? 5
+                  : a > 1e-7f ? 6
+                              : 7;
       if (below > top) below = top;
       int i = top - below;
       int places = 1 << i;

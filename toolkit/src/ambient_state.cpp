@@ -55,7 +55,8 @@ AmbientState AmbientState::capture(const std::vector<::torch::Tensor>& tensors, 
   const at::Generator& cpu = at::detail::getDefaultCPUGenerator();
   out.random.push_back({cpu, state_of(cpu)});
   for (c10::DeviceIndex index : cuda_devices(tensors)) {
-    const at::Generator& cuda = at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, index));
+    const at::Generator& cuda =
+        at::globalContext().defaultGenerator(c10::Device(c10::kCUDA, index));
     out.random.push_back({cuda, state_of(cuda)});
   }
   return out;

@@ -1,4 +1,5 @@
-// What a piece of a forward pass depends on besides its inputs and the model: random generators and autocast.
+// What a piece of a forward pass depends on besides its inputs and the model: random generators and
+// autocast.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -22,7 +23,8 @@ struct AmbientState {
   std::vector<Autocast> autocast;
   bool autocast_cache = true;
 
-  // The state now: of the CPU, of the CUDA devices among `tensors`, or else of the current one where CUDA is in use.
+  // The state now: of the CPU, of the CUDA devices among `tensors`, or else of the current one
+  // where CUDA is in use.
   static AmbientState capture(const std::vector<::torch::Tensor>& tensors, bool with_random);
 };
 

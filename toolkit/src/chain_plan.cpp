@@ -10,14 +10,16 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Sizes of a chain in any unit (bytes, or slots of the budget), and what the two choices for a part of it need.
-// What a part needs includes the gradient of its result, which is there whenever the part is run again; a part that ends with the
-// chain is run once, before that gradient exists.
+// Sizes of a chain in any unit (bytes, or slots of the budget), and what the two choices for a part
+// of it need. What a part needs includes the gradient of its result, which is there whenever the
+// part is run again; a part that ends with the chain is run once, before that gradient exists.
 struct Sizes {
   std::vector<int64_t> output, kept, forward_extra, backward_extra;
   int64_t input_gradient = 0;
 
-  int64_t gradient_before(size_t layer) const { return layer == 0 ? input_gradient : output[layer - 1]; }
+  int64_t gradient_before(size_t layer) const {
+    return layer == 0 ? input_gradient : output[layer - 1];
+  }
 
   int64_t gradient_during(size_t j) const { return j + 1 == output.size() ? 0 : output[j]; }
 
@@ -50,9 +52,11 @@ void check_costs(const ChainCosts& costs, const char* who) {
   TORCH_CHECK_VALUE(!costs.layers.empty(), who, ": the chain has no layers");
   for (size_t i = 0; i < costs.layers.size(); i++) {
     const LayerCost& c = costs.layers[i];
-    TORCH_CHECK_VALUE(c.output_bytes >= 0 && c.kept_bytes >= c.output_bytes && c.forward_extra_bytes >= 0 && c.backward_extra_bytes >= 0 &&
-                          c.forward_seconds >= 0 && c.backward_seconds >= 0,
-                      who, ": the costs of layer ", i, " make no sense: sizes and times are not negative, and kept_bytes includes output_bytes");
+    TORCH_CHECK_VALUE(
+        c.output_bytes >= 0 && c.kept_bytes >= c.output_bytes && c.forward_extra_bytes >= 0 &&
+            c.backward_extra_bytes >= 0 && c.forward_seconds >= 0 && c.backward_seconds >= 0,
+        who, ": the costs of layer ", i,
+        " make no sense: sizes and times are not negative, and kept_bytes includes output_bytes");
   }
 }
 
@@ -79,7 +83,8 @@ Least find_least(const Sizes& s) {
       int64_t pass = 0;
       for (size_t k = i + 1; k <= j; k++) {
         pass = std::max(pass, s.pass_needs(i, k - 1, j));
-        const int64_t needs = std::max({pass, s.output[k - 1] + out.bytes[out.at(k, j)], out.bytes[out.at(i, k - 1)]});
+        const int64_t needs = std::max(
+            {pass, s.output[k - 1] + out.bytes[out.at(k, j)], out.bytes[out.at(i, k - 1)]});
         if (needs < best) {
           best = needs;
           choice = static_cast<uint32_t>(k);
@@ -109,9 +114,11 @@ void steps_of(const Least& least, size_t i, size_t j, std::vector<ChainStep>& ou
 // The least time for every part and every number of free slots.
 class Fastest {
  public:
-  Fastest(const ChainCosts& costs, const Sizes& sizes, int64_t slots) : n_(costs.layers.size()), slots_(slots), sizes_(sizes) {
+  Fastest(const ChainCosts& costs, const Sizes& sizes, int64_t slots)
+      : n_(costs.layers.size()), slots_(slots), sizes_(sizes) {
     forward_before_.assign(n_ + 1, 0);
-    for (size_t i = 0; i < n_; i++) forward_before_[i + 1] = forward_before_[i] + costs.layers[i].forward_seconds;
+    for (size_t i = 0; i < n_; i++)
+      forward_before_[i + 1] = forward_before_[i] + costs.layers[i].forward_seconds;
     const size_t states = n_ * n_ * static_cast<size_t>(slots_ + 1);
     seconds_.assign(states, kNever);
     choice_.assign(states, kKeep);
@@ -119,7 +126,9 @@ class Fastest {
       for (size_t i = 0; i + length <= n_; i++) solve(costs, i, i + length - 1);
   }
 
-  double seconds(size_t i, size_t j, int64_t m) const { return m < 0 ? kNever : seconds_[at(i, j, m)]; }
+  double seconds(size_t i, size_t j, int64_t m) const {
+    return m < 0 ? kNever : seconds_[at(i, j, m)];
+  }
 
   void steps(size_t i, size_t j, int64_t m, std::vector<ChainStep>& out) const {
     while (i <= j) {
@@ -139,7 +148,9 @@ class Fastest {
   }
 
  private:
-  size_t at(size_t i, size_t j, int64_t m) const { return (i * n_ + j) * static_cast<size_t>(slots_ + 1) + static_cast<size_t>(m); }
+  size_t at(size_t i, size_t j, int64_t m) const {
+    return (i * n_ + j) * static_cast<size_t>(slots_ + 1) + static_cast<size_t>(m);
+  }
 
   void solve(const ChainCosts& costs, size_t i, size_t j) {
     const double own = costs.layers[i].forward_seconds + costs.layers[i].backward_seconds;
@@ -199,8 +210,9 @@ ChainPlan plan_chain(const ChainCosts& costs, int64_t budget_bytes) {
   const size_t n = costs.layers.size();
   const Least least = find_least(sizes_in(costs, 1));
   const int64_t least_bytes = least.bytes[n - 1];
-  TORCH_CHECK_VALUE(budget_bytes >= least_bytes, "plan_chain: ", budget_bytes, " bytes (", format_bytes(budget_bytes),
-                    ") are not enough for this chain; the least is ", least_bytes, " bytes (", format_bytes(least_bytes),
+  TORCH_CHECK_VALUE(budget_bytes >= least_bytes, "plan_chain: ", budget_bytes, " bytes (",
+                    format_bytes(budget_bytes), ") are not enough for this chain; the least is ",
+                    least_bytes, " bytes (", format_bytes(least_bytes),
                     "). Give that much, a smaller batch, or layers that are divided further");
   ChainPlan plan;
   const int64_t unit = std::max<int64_t>(1, (budget_bytes + kChainSlots - 1) / kChainSlots);
@@ -212,7 +224,8 @@ ChainPlan plan_chain(const ChainCosts& costs, int64_t budget_bytes) {
   else  // it fits by less than the rounding
     steps_of(least, 0, n - 1, plan.steps);
   const ChainFigures figures = simulate_chain(costs, plan.steps);
-  TORCH_INTERNAL_ASSERT(figures.peak_bytes <= budget_bytes, "the plan ", plan.to_string(), " needs ", figures.peak_bytes, " bytes");
+  TORCH_INTERNAL_ASSERT(figures.peak_bytes <= budget_bytes, "the plan ", plan.to_string(),
+                        " needs ", figures.peak_bytes, " bytes");
   plan.peak_bytes = figures.peak_bytes;
   plan.seconds = figures.seconds;
   return plan;

@@ -19,14 +19,15 @@ namespace {
 
 using ::torch::Tensor;
 
-// --- On paper -----------------------------------------------------------------------------------------------------------------
+// --- On paper ---
 
 // Walks through the steps with the bytes that are there, and notes the highest number.
 class Simulation {
  public:
   explicit Simulation(const ChainCosts& costs) : costs_(costs) {}
 
-  // Forward and backward of the steps. At the end the gradient of their input has taken the place of the result's.
+  // Forward and backward of the steps. At the end the gradient of their input has taken the place
+  // of the result's.
   void both_ways(const std::vector<ChainStep>& steps, int64_t result_gradient) {
     const int64_t start = now_;
     std::vector<int64_t> held;
@@ -43,7 +44,8 @@ class Simulation {
     int64_t gradient = result_gradient;
     for (size_t s = steps.size(); s-- > 0;) {
       const ChainStep& step = steps[s];
-      const int64_t gradient_out = step.begin == 0 ? costs_.input_gradient_bytes : costs_.layers[step.begin - 1].output_bytes;
+      const int64_t gradient_out = step.begin == 0 ? costs_.input_gradient_bytes
+                                                   : costs_.layers[step.begin - 1].output_bytes;
       if (step.checkpointed()) {
         now_ -= held[s];  // the results of the part were needed by what came after it
         const bool outer = result_gradient_there_;
@@ -58,7 +60,8 @@ class Simulation {
       }
       gradient = gradient_out;
     }
-    TORCH_INTERNAL_ASSERT(now_ == start + gradient - (result_gradient_there_ ? result_gradient : 0), "the simulation lost bytes");
+    TORCH_INTERNAL_ASSERT(now_ == start + gradient - (result_gradient_there_ ? result_gradient : 0),
+                          "the simulation lost bytes");
   }
 
   int64_t peak_bytes() const { return peak_; }
@@ -88,7 +91,7 @@ class Simulation {
   bool result_gradient_there_ = false;  // it is, when a part runs again
 };
 
-// --- For real -----------------------------------------------------------------------------------------------------------------
+// --- For real ---
 
 int64_t block_bytes(const Tensor& t) {
   const int64_t bytes = static_cast<int64_t>(t.storage().nbytes());
@@ -97,7 +100,8 @@ int64_t block_bytes(const Tensor& t) {
 
 struct StorageCounter : SavedTensorHooks {
   std::unique_ptr<PackedTensor> pack(const Tensor& t) override {
-    if (t.has_storage() && !is_parameter_storage(t)) saved[t.storage().unsafeGetStorageImpl()] = block_bytes(t);
+    if (t.has_storage() && !is_parameter_storage(t))
+      saved[t.storage().unsafeGetStorageImpl()] = block_bytes(t);
     return nullptr;
   }
   std::unordered_map<const c10::StorageImpl*, int64_t> saved;
@@ -123,7 +127,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_;
 };
 
-// Gradients with respect to all leaves that the output depends on, which are dropped: nothing of the model changes.
+// Gradients with respect to all leaves that the output depends on, which are dropped: nothing of
+// the model changes.
 void backward_without_accumulating(const Tensor& output) {
   std::vector<Tensor> leaves;
   std::unordered_set<const ::torch::autograd::Node*> seen;
@@ -132,14 +137,16 @@ void backward_without_accumulating(const Tensor& output) {
     ::torch::autograd::Node* node = open.back();
     open.pop_back();
     if (!node || !seen.insert(node).second) continue;
-    if (auto* leaf = dynamic_cast<::torch::autograd::AccumulateGrad*>(node)) leaves.push_back(leaf->variable);
+    if (auto* leaf = dynamic_cast<::torch::autograd::AccumulateGrad*>(node))
+      leaves.push_back(leaf->variable);
     for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
   }
   if (leaves.empty()) return;
   ::torch::autograd::grad({output}, leaves, {::torch::ones_like(output)}, false, false, true);
 }
 
-// The first run makes what stays (workspaces of libraries, compiled kernels), the second is for the memory, the third for the time.
+// The first run makes what stays (workspaces of libraries, compiled kernels), the second is for the
+// memory, the third for the time.
 LayerCost measure_layer(const Layer& layer, const Tensor& input, Tensor& output) {
   LayerCost cost;
   const c10::Device device = input.device();
@@ -158,17 +165,22 @@ LayerCost measure_layer(const Layer& layer, const Tensor& input, Tensor& output)
       result = layer(input);
     }
     counter->saved.erase(input.storage().unsafeGetStorageImpl());
-    counter->saved[result.storage().unsafeGetStorageImpl()] = result.is_alias_of(input) ? 0 : block_bytes(result);
+    counter->saved[result.storage().unsafeGetStorageImpl()] =
+        result.is_alias_of(input) ? 0 : block_bytes(result);
     for (const auto& [storage, bytes] : counter->saved) cost.kept_bytes += bytes;
-    cost.output_bytes = std::min(cost.kept_bytes, result.is_alias_of(input) ? 0 : block_bytes(result));
-    if (scope) cost.forward_extra_bytes = std::max<int64_t>(0, scope->added_peak_bytes() - cost.kept_bytes);
+    cost.output_bytes =
+        std::min(cost.kept_bytes, result.is_alias_of(input) ? 0 : block_bytes(result));
+    if (scope)
+      cost.forward_extra_bytes = std::max<int64_t>(0, scope->added_peak_bytes() - cost.kept_bytes);
   }
   const int64_t input_gradient = input.requires_grad() ? block_bytes(input) : 0;
   if (result.requires_grad()) {
     std::optional<PeakScope> scope;
     if (device.is_cuda()) scope.emplace(device);
     backward_without_accumulating(result);
-    if (scope) cost.backward_extra_bytes = std::max<int64_t>(0, scope->added_peak_bytes() - cost.output_bytes - input_gradient);
+    if (scope)
+      cost.backward_extra_bytes =
+          std::max<int64_t>(0, scope->added_peak_bytes() - cost.output_bytes - input_gradient);
   }
   Stopwatch watch(device);
   Tensor again = layer(input);
@@ -182,14 +194,16 @@ LayerCost measure_layer(const Layer& layer, const Tensor& input, Tensor& output)
   return cost;
 }
 
-Tensor run_steps(const std::shared_ptr<const std::vector<Layer>>& layers, const std::vector<ChainStep>& steps, Tensor x,
-                 const CheckpointOptions& options) {
+Tensor run_steps(const std::shared_ptr<const std::vector<Layer>>& layers,
+                 const std::vector<ChainStep>& steps, Tensor x, const CheckpointOptions& options) {
   for (const ChainStep& step : steps) {
     if (!step.checkpointed()) {
       x = (*layers)[step.begin](std::move(x));
       continue;
     }
-    auto part = [layers, inside = step.inside, options](Tensor t) { return run_steps(layers, inside, std::move(t), options); };
+    auto part = [layers, inside = step.inside, options](Tensor t) {
+      return run_steps(layers, inside, std::move(t), options);
+    };
     x = checkpoint(options, std::move(part), std::move(x));
   }
   return x;
@@ -208,7 +222,8 @@ bool covers(const std::vector<ChainStep>& steps, size_t begin, size_t end) {
 }  // namespace
 
 ChainFigures simulate_chain(const ChainCosts& costs, const std::vector<ChainStep>& steps) {
-  TORCH_CHECK_VALUE(covers(steps, 0, costs.layers.size()), "simulate_chain: the steps do not cover the ", costs.layers.size(),
+  TORCH_CHECK_VALUE(covers(steps, 0, costs.layers.size()),
+                    "simulate_chain: the steps do not cover the ", costs.layers.size(),
                     " layers one after the other");
   Simulation simulation(costs);
   simulation.both_ways(steps, costs.layers.back().output_bytes);
@@ -232,10 +247,12 @@ ChainCosts measure_chain(const std::vector<Layer>& layers, const Tensor& input) 
   return out;
 }
 
-Tensor run_chain(const std::vector<Layer>& layers, const ChainPlan& plan, Tensor input, const CheckpointOptions& options) {
-  TORCH_CHECK(covers(plan.steps, 0, layers.size()), "run_chain: the plan is not one for ", layers.size(),
-              " layers; make it from the costs of this chain");
-  return run_steps(std::make_shared<const std::vector<Layer>>(layers), plan.steps, std::move(input), options);
+Tensor run_chain(const std::vector<Layer>& layers, const ChainPlan& plan, Tensor input,
+                 const CheckpointOptions& options) {
+  TORCH_CHECK(covers(plan.steps, 0, layers.size()), "run_chain: the plan is not one for ",
+              layers.size(), " layers; make it from the costs of this chain");
+  return run_steps(std::make_shared<const std::vector<Layer>>(layers), plan.steps, std::move(input),
+                   options);
 }
 
 }  // namespace tonnage

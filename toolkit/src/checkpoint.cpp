@@ -16,7 +16,8 @@ namespace detail {
 using ::torch::Tensor;
 using ::torch::autograd::SavedVariable;
 
-// Thrown through the user's function when the second run has made all that is needed. Not a std::exception: nobody is to catch it.
+// Thrown through the user's function when the second run has made all that is needed. Not a
+// std::exception: nobody is to catch it.
 struct RecomputationDone {};
 
 struct TensorFacts {
@@ -24,24 +25,33 @@ struct TensorFacts {
   c10::ScalarType dtype = c10::kFloat;
   c10::Device device = c10::kCPU;
 
-  explicit TensorFacts(const Tensor& t) : sizes(t.sizes().begin(), t.sizes().end()), dtype(t.scalar_type()), device(t.device()) {}
-  bool matches(const Tensor& t) const { return t.sizes() == at::IntArrayRef(sizes) && t.scalar_type() == dtype && t.device() == device; }
+  explicit TensorFacts(const Tensor& t)
+      : sizes(t.sizes().begin(), t.sizes().end()), dtype(t.scalar_type()), device(t.device()) {}
+  bool matches(const Tensor& t) const {
+    return t.sizes() == at::IntArrayRef(sizes) && t.scalar_type() == dtype && t.device() == device;
+  }
 };
 
-// One checkpointed call. Held by the graph's saved tensors, so it goes when the last of them is released.
+// One checkpointed call. Held by the graph's saved tensors, so it goes when the last of them is
+// released.
 class CheckpointSegment : public std::enable_shared_from_this<CheckpointSegment> {
  public:
-  CheckpointSegment(const CheckpointOptions& options, const TensorList& inputs, std::function<void(const TensorList&)> again)
-      : options_(options), again_(std::move(again)), ambient_(AmbientState::capture(inputs, options.preserve_rng)) {
-    // Saved like any saved tensor: hooks further out (an outer checkpoint, offloading) take them too. Detached, because a function
-    // that changes its input in place would make the input part of the graph that holds this segment.
+  CheckpointSegment(const CheckpointOptions& options, const TensorList& inputs,
+                    std::function<void(const TensorList&)> again)
+      : options_(options),
+        again_(std::move(again)),
+        ambient_(AmbientState::capture(inputs, options.preserve_rng)) {
+    // Saved like any saved tensor: hooks further out (an outer checkpoint, offloading) take them
+    // too. Detached, because a function that changes its input in place would make the input part
+    // of the graph that holds this segment.
     inputs_.reserve(inputs.size());
     for (const Tensor& t : inputs) {
       requires_grad_.push_back(t.defined() && t.requires_grad());
       if (!t.defined())
         inputs_.emplace_back();
       else
-        inputs_.emplace_back(t.requires_grad() && t.is_leaf() ? t : t.detach(), /*is_output=*/false);
+        inputs_.emplace_back(t.requires_grad() && t.is_leaf() ? t : t.detach(),
+                             /*is_output=*/false);
     }
   }
 
@@ -69,7 +79,8 @@ class CheckpointSegment : public std::enable_shared_from_this<CheckpointSegment>
 
   TensorList run_again();
 
-  // A backward pass that does not use every saved tensor (gradients of some inputs only) leaves the rest: it goes with the pass.
+  // A backward pass that does not use every saved tensor (gradients of some inputs only) leaves the
+  // rest: it goes with the pass.
   void release_after_backward(int task) {
     std::weak_ptr<CheckpointSegment> weak = weak_from_this();
     ::torch::autograd::Engine::get_default_engine().queue_callback([weak, task] {
@@ -85,23 +96,27 @@ class CheckpointSegment : public std::enable_shared_from_this<CheckpointSegment>
   AmbientState ambient_;
   std::vector<SavedVariable> inputs_;
   std::vector<bool> requires_grad_;
-  std::recursive_mutex mutex_;  // held while the function runs again: a second device's thread waits for the result
+  std::recursive_mutex
+      mutex_;  // held while the function runs again: a second device's thread waits for the result
   std::vector<TensorFacts> slots_;
   std::unordered_map<int, TensorList> recomputed_;  // by backward pass
 };
 
 // Takes what the second run saves, in the order of the first.
 struct CheckpointSegment::Collector : SavedTensorHooks {
-  Collector(const std::vector<TensorFacts>& expected_slots, const CheckpointOptions& checkpoint_options)
+  Collector(const std::vector<TensorFacts>& expected_slots,
+            const CheckpointOptions& checkpoint_options)
       : expected(expected_slots), options(checkpoint_options) {}
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override {
     const size_t slot = count++;
     if (slot < expected.size()) {
-      TORCH_CHECK(!options.check_determinism || expected[slot].matches(tensor), "checkpoint: saved tensor ", slot, " of ",
-                  expected.size(), " is different when the function runs again: ", tensor.toString(), " ", tensor.sizes(), " on ",
-                  tensor.device(), " instead of ", expected[slot].dtype, " ", at::IntArrayRef(expected[slot].sizes), " on ",
-                  expected[slot].device, ". The function must do the same both times (no branches on changing state)");
+      TORCH_CHECK(!options.check_determinism || expected[slot].matches(tensor),
+                  "checkpoint: saved tensor ", slot, " of ", expected.size(),
+                  " is different when the function runs again: ", tensor.toString(), " ",
+                  tensor.sizes(), " on ", tensor.device(), " instead of ", expected[slot].dtype,
+                  " ", at::IntArrayRef(expected[slot].sizes), " on ", expected[slot].device,
+                  ". The function must do the same both times (no branches on changing state)");
       tensors.push_back(tensor.detach());
       if (options.early_stop && count == expected.size()) throw RecomputationDone{};
     }
@@ -119,7 +134,8 @@ TensorList CheckpointSegment::run_again() {
   for (size_t i = 0; i < inputs_.size(); i++) {
     Tensor saved = inputs_[i].unpack();
     // A leaf of its own, with the same requires_grad: the same operators then save the same tensors.
-    inputs.push_back(saved.defined() ? saved.detach().set_requires_grad(requires_grad_[i]) : Tensor());
+    inputs.push_back(saved.defined() ? saved.detach().set_requires_grad(requires_grad_[i])
+                                     : Tensor());
   }
   auto collector = std::make_shared<Collector>(slots_, options_);
   {
@@ -131,8 +147,9 @@ TensorList CheckpointSegment::run_again() {
     } catch (const RecomputationDone&) {
     }
   }
-  TORCH_CHECK(collector->count == slots_.size(), "checkpoint: the function saved ", slots_.size(), " tensors in its first run and ",
-              collector->count, " when it ran again. It must do the same both times (no branches on changing state)");
+  TORCH_CHECK(collector->count == slots_.size(), "checkpoint: the function saved ", slots_.size(),
+              " tensors in its first run and ", collector->count,
+              " when it ran again. It must do the same both times (no branches on changing state)");
   return std::move(collector->tensors);
 }
 
@@ -156,18 +173,23 @@ struct FirstRun : SavedTensorHooks {
 }  // namespace
 
 struct CheckpointRun::Hooks {
-  explicit Hooks(std::shared_ptr<CheckpointSegment> segment) : guard(std::make_shared<FirstRun>(std::move(segment))) {}
+  explicit Hooks(std::shared_ptr<CheckpointSegment> segment)
+      : guard(std::make_shared<FirstRun>(std::move(segment))) {}
   SavedTensorHooksGuard guard;
 };
 
-CheckpointRun::CheckpointRun(const CheckpointOptions& options, const TensorList& inputs, std::function<void(const TensorList&)> again)
-    : hooks_(std::make_unique<Hooks>(std::make_shared<CheckpointSegment>(options, inputs, std::move(again)))) {}
+CheckpointRun::CheckpointRun(const CheckpointOptions& options, const TensorList& inputs,
+                             std::function<void(const TensorList&)> again)
+    : hooks_(std::make_unique<Hooks>(
+          std::make_shared<CheckpointSegment>(options, inputs, std::move(again)))) {}
 
 CheckpointRun::~CheckpointRun() = default;
 
 void throw_no_tensor() {
-  TORCH_CHECK(false, "checkpoint: the function returned no tensor; return what the rest of the model uses, as a tensor or a vector, "
-                     "tuple, pair or array of tensors");
+  TORCH_CHECK(false,
+              "checkpoint: the function returned no tensor; return what the rest of the model "
+              "uses, as a tensor or a vector, "
+              "tuple, pair or array of tensors");
 }
 
 }  // namespace detail
@@ -177,21 +199,24 @@ std::vector<Layer> layers_of(const ::torch::nn::Sequential& model) {
   std::vector<Layer> layers;
   for (auto it = model->begin(); it != model->end(); ++it) {
     ::torch::nn::AnyModule module = *it;
-    layers.emplace_back([module](::torch::Tensor x) mutable { return module.forward<::torch::Tensor>(std::move(x)); });
+    layers.emplace_back([module](::torch::Tensor x) mutable {
+      return module.forward<::torch::Tensor>(std::move(x));
+    });
   }
   return layers;
 }
 
-::torch::Tensor checkpoint_sequential(const std::vector<Layer>& layers, int64_t segments, ::torch::Tensor input,
-                                      const CheckpointOptions& options) {
+::torch::Tensor checkpoint_sequential(const std::vector<Layer>& layers, int64_t segments,
+                                      ::torch::Tensor input, const CheckpointOptions& options) {
   const int64_t count = static_cast<int64_t>(layers.size());
   TORCH_CHECK(count > 0, "checkpoint_sequential: there are no layers");
-  TORCH_CHECK(segments >= 1 && segments <= count, "checkpoint_sequential: ", segments, " segments of ", count,
-              " layers; give a number from 1 to ", count);
+  TORCH_CHECK(segments >= 1 && segments <= count, "checkpoint_sequential: ", segments,
+              " segments of ", count, " layers; give a number from 1 to ", count);
   const int64_t length = count / segments;
   for (int64_t s = 0; s < segments; s++) {
     const bool last = s + 1 == segments;
-    std::vector<Layer> part(layers.begin() + s * length, last ? layers.end() : layers.begin() + (s + 1) * length);
+    std::vector<Layer> part(layers.begin() + s * length,
+                            last ? layers.end() : layers.begin() + (s + 1) * length);
     auto run = [part = std::move(part)](::torch::Tensor x) {
       for (const Layer& layer : part) x = layer(std::move(x));
       return x;
@@ -201,8 +226,8 @@ std::vector<Layer> layers_of(const ::torch::nn::Sequential& model) {
   return input;
 }
 
-::torch::Tensor checkpoint_sequential(const ::torch::nn::Sequential& model, int64_t segments, ::torch::Tensor input,
-                                      const CheckpointOptions& options) {
+::torch::Tensor checkpoint_sequential(const ::torch::nn::Sequential& model, int64_t segments,
+                                      ::torch::Tensor input, const CheckpointOptions& options) {
   return checkpoint_sequential(layers_of(model), segments, std::move(input), options);
 }
 

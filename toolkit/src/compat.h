@@ -1,4 +1,5 @@
-// What differs between the releases of libtorch that the toolkit is compiled for, 2.6 and later. All of it is here.
+// What differs between the releases of libtorch that the toolkit is compiled for, 2.6 and later.
+// All of it is here.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
@@ -35,24 +36,37 @@ namespace tonnage::compat {
 
 using DeviceAllocator = c10::DeviceAllocator;
 
-inline DeviceAllocator* device_allocator(c10::DeviceType type) { return c10::getDeviceAllocator(type); }
+inline DeviceAllocator* device_allocator(c10::DeviceType type) {
+  return c10::getDeviceAllocator(type);
+}
 
 // Free and total bytes of the device, which has its index.
-inline std::pair<size_t, size_t> memory_info(c10::Device device) { return device_allocator(device.type())->getMemoryInfo(device.index()); }
+inline std::pair<size_t, size_t> memory_info(c10::Device device) {
+  return device_allocator(device.type())->getMemoryInfo(device.index());
+}
 
 inline std::string allocator_settings() { return c10::CachingAllocator::getAllocatorSettings(); }
-inline void set_allocator_settings(const std::string& settings) { c10::CachingAllocator::setAllocatorSettings(settings); }
+inline void set_allocator_settings(const std::string& settings) {
+  c10::CachingAllocator::setAllocatorSettings(settings);
+}
 
 #else
 
-// Up to 2.9 these are of CUDA's allocator, under the same names. (2.9 has c10::DeviceAllocator, but without getMemoryInfo.)
+// Up to 2.9 these are of CUDA's allocator, under the same names. (2.9 has c10::DeviceAllocator, but
+// without getMemoryInfo.)
 #ifdef TONNAGE_HAS_C10_CUDA
 using DeviceAllocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-inline DeviceAllocator* device_allocator(c10::DeviceType) { return c10::cuda::CUDACachingAllocator::get(); }
+inline DeviceAllocator* device_allocator(c10::DeviceType) {
+  return c10::cuda::CUDACachingAllocator::get();
+}
 
-inline std::string allocator_settings() { return c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::last_allocator_settings(); }
-inline void set_allocator_settings(const std::string& settings) { c10::cuda::CUDACachingAllocator::setAllocatorSettings(settings); }
+inline std::string allocator_settings() {
+  return c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::last_allocator_settings();
+}
+inline void set_allocator_settings(const std::string& settings) {
+  c10::cuda::CUDACachingAllocator::setAllocatorSettings(settings);
+}
 #else
 // There is no device: checked_cuda_device() throws before these are called.
 struct DeviceAllocator {
@@ -68,18 +82,25 @@ inline DeviceAllocator* device_allocator(c10::DeviceType) {
 }
 
 inline std::string allocator_settings() { return {}; }
-inline void set_allocator_settings(const std::string&) { TORCH_CHECK(false, "set_allocator_settings: Tonnage was compiled for a libtorch without CUDA. Compile it for the one that is used"); }
+inline void set_allocator_settings(const std::string&) {
+  TORCH_CHECK(false,
+              "set_allocator_settings: Tonnage was compiled for a libtorch without CUDA. Compile "
+              "it for the one that is used");
+}
 #endif
 
 // From the CUDA runtime that libtorch has loaded: nothing of CUDA is linked.
 inline std::pair<size_t, size_t> memory_info(c10::Device device) {
-  const auto ask = reinterpret_cast<int (*)(size_t*, size_t*)>(dlsym(RTLD_DEFAULT, "cudaMemGetInfo"));
-  TORCH_CHECK(ask, "the free memory of ", device, " cannot be read: libtorch ", TORCH_VERSION, " does not tell it, and its CUDA runtime is no library of its own. "
+  const auto ask =
+      reinterpret_cast<int (*)(size_t*, size_t*)>(dlsym(RTLD_DEFAULT, "cudaMemGetInfo"));
+  TORCH_CHECK(ask, "the free memory of ", device, " cannot be read: libtorch ", TORCH_VERSION,
+              " does not tell it, and its CUDA runtime is no library of its own. "
               "libtorch 2.10 and later tell it");
   const c10::DeviceGuard on_device(device);
   std::pair<size_t, size_t> out;
   const int code = ask(&out.first, &out.second);
-  TORCH_CHECK(code == 0, "the free memory of ", device, " cannot be read: cudaMemGetInfo failed (", code, ")");
+  TORCH_CHECK(code == 0, "the free memory of ", device, " cannot be read: cudaMemGetInfo failed (",
+              code, ")");
   return out;
 }
 
@@ -92,7 +113,9 @@ inline void* stream_handle(const c10::Stream& stream) {
 #elif defined(TONNAGE_HAS_C10_CUDA)
   return c10::cuda::CUDAStream(stream).stream();
 #else
-  TORCH_CHECK(false, stream, ": Tonnage was compiled for a libtorch without CUDA. Compile it for the one that is used");
+  TORCH_CHECK(
+      false, stream,
+      ": Tonnage was compiled for a libtorch without CUDA. Compile it for the one that is used");
 #endif
 }
 

@@ -11,7 +11,7 @@ using ::torch::Tensor;
 // One compressed tensor: its memory order is kept (a channels-last activation comes back as one).
 struct Compressed {
   CompressedFormat format = CompressedFormat::kBFloat16;
-  Tensor rounded;       // bfloat16
+  Tensor rounded;  // bfloat16
   BlockwiseInt8 blocks;
   c10::SmallVector<int64_t, 5> sizes, strides;
   c10::ScalarType dtype = c10::kFloat;
@@ -27,7 +27,8 @@ struct CompressState {
   };
   CompressOptions options;
   std::mutex mutex;
-  std::unordered_multimap<const c10::StorageImpl*, std::pair<int64_t, Known>> known;  // with the storage offset
+  std::unordered_multimap<const c10::StorageImpl*, std::pair<int64_t, Known>>
+      known;  // with the storage offset
   int64_t full_bytes = 0, compressed_bytes = 0;
 };
 
@@ -39,7 +40,9 @@ struct CompressedTensor : PackedTensor {
 
 Tensor Compressed::restore() const {
   const int64_t count = c10::multiply_integers(sizes);
-  Tensor flat = format == CompressedFormat::kBFloat16 ? rounded.to(dtype) : dequantize_blockwise(blocks, {count}, dtype);
+  Tensor flat = format == CompressedFormat::kBFloat16
+                    ? rounded.to(dtype)
+                    : dequantize_blockwise(blocks, {count}, dtype);
   return dense ? flat.as_strided(sizes, strides) : flat.view(at::IntArrayRef(sizes));
 }
 
@@ -59,28 +62,34 @@ static std::shared_ptr<Compressed> compress(const Tensor& tensor, const Compress
 }
 
 static int64_t bytes_of(const Compressed& c) {
-  return c.format == CompressedFormat::kBFloat16 ? static_cast<int64_t>(c.rounded.nbytes())
-                                                 : static_cast<int64_t>(c.blocks.values.nbytes() + c.blocks.scales.nbytes());
+  return c.format == CompressedFormat::kBFloat16
+             ? static_cast<int64_t>(c.rounded.nbytes())
+             : static_cast<int64_t>(c.blocks.values.nbytes() + c.blocks.scales.nbytes());
 }
 
 }  // namespace detail
 
 BlockwiseInt8 quantize_blockwise(const ::torch::Tensor& tensor, int64_t block_size) {
-  TORCH_CHECK_VALUE(block_size >= 1, "quantize_blockwise: block_size must be positive, not ", block_size);
-  TORCH_CHECK(tensor.defined() && tensor.is_floating_point(), "quantize_blockwise: needs a floating point tensor");
+  TORCH_CHECK_VALUE(block_size >= 1, "quantize_blockwise: block_size must be positive, not ",
+                    block_size);
+  TORCH_CHECK(tensor.defined() && tensor.is_floating_point(),
+              "quantize_blockwise: needs a floating point tensor");
   const int64_t count = tensor.numel(), blocks = (count + block_size - 1) / block_size;
   ::torch::Tensor flat = tensor.reshape({-1});
-  if (blocks * block_size != count) flat = ::torch::constant_pad_nd(flat, {0, blocks * block_size - count});
+  if (blocks * block_size != count)
+    flat = ::torch::constant_pad_nd(flat, {0, blocks * block_size - count});
   flat = flat.view({blocks, block_size});
   BlockwiseInt8 out;
   out.scales = flat.abs().amax(1, /*keepdim=*/true).to(::torch::kFloat).div_(127);
   // A block of zeros has scale 0: divided by 1, it stays zero.
-  const ::torch::Tensor divisor = ::torch::where(out.scales == 0, ::torch::ones_like(out.scales), out.scales);
+  const ::torch::Tensor divisor =
+      ::torch::where(out.scales == 0, ::torch::ones_like(out.scales), out.scales);
   out.values = flat.div(divisor).round_().clamp_(-127, 127).to(::torch::kChar);
   return out;
 }
 
-::torch::Tensor dequantize_blockwise(const BlockwiseInt8& packed, at::IntArrayRef sizes, c10::ScalarType dtype) {
+::torch::Tensor dequantize_blockwise(const BlockwiseInt8& packed, at::IntArrayRef sizes,
+                                     c10::ScalarType dtype) {
   const int64_t count = c10::multiply_integers(sizes);
   TORCH_CHECK(packed.values.defined() && packed.scales.defined() && packed.values.numel() >= count,
               "dequantize_blockwise: ", sizes, " has more elements than were packed");
@@ -92,7 +101,8 @@ BlockwiseInt8 quantize_blockwise(const ::torch::Tensor& tensor, int64_t block_si
   return full.view(sizes);
 }
 
-CompressHooks::CompressHooks(const CompressOptions& options) : state_(std::make_shared<detail::CompressState>()) {
+CompressHooks::CompressHooks(const CompressOptions& options)
+    : state_(std::make_shared<detail::CompressState>()) {
   TORCH_CHECK_VALUE(options.block_size >= 16 && options.floor_bytes >= 0,
                     "CompressHooks: block_size must be 16 or more, and floor_bytes not negative");
   state_->options = options;
@@ -102,8 +112,9 @@ std::unique_ptr<PackedTensor> CompressHooks::pack(const ::torch::Tensor& tensor)
   const CompressOptions& options = state_->options;
   const bool wide = tensor.scalar_type() == c10::kFloat || tensor.scalar_type() == c10::kDouble;
   const bool narrow = tensor.scalar_type() == c10::kHalf || tensor.scalar_type() == c10::kBFloat16;
-  if (!(wide || (narrow && options.format == CompressedFormat::kInt8)) || tensor.layout() != c10::kStrided || !tensor.has_storage() ||
-      tensor.numel() == 0 || static_cast<int64_t>(tensor.nbytes()) < options.floor_bytes || is_parameter_storage(tensor))
+  if (!(wide || (narrow && options.format == CompressedFormat::kInt8)) ||
+      tensor.layout() != c10::kStrided || !tensor.has_storage() || tensor.numel() == 0 ||
+      static_cast<int64_t>(tensor.nbytes()) < options.floor_bytes || is_parameter_storage(tensor))
     return nullptr;
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const int64_t version = tensor._version();
@@ -117,7 +128,8 @@ std::unique_ptr<PackedTensor> CompressHooks::pack(const ::torch::Tensor& tensor)
       continue;
     }
     if (offset == tensor.storage_offset() && at::IntArrayRef(compressed->sizes) == tensor.sizes() &&
-        at::IntArrayRef(compressed->strides) == tensor.strides() && compressed->dtype == tensor.scalar_type())
+        at::IntArrayRef(compressed->strides) == tensor.strides() &&
+        compressed->dtype == tensor.scalar_type())
       return std::make_unique<detail::CompressedTensor>(std::move(compressed));
     ++begin;
   }
@@ -125,9 +137,12 @@ std::unique_ptr<PackedTensor> CompressHooks::pack(const ::torch::Tensor& tensor)
   state_->full_bytes += static_cast<int64_t>(tensor.nbytes());
   state_->compressed_bytes += detail::bytes_of(*compressed);
   if (state_->known.size() > 4096)  // storages that are long gone
-    std::erase_if(state_->known, [](const auto& entry) { return entry.second.second.compressed.expired(); });
-  state_->known.emplace(storage, std::pair(tensor.storage_offset(),
-                                           detail::CompressState::Known{tensor.storage().getWeakStorageImpl(), version, compressed}));
+    std::erase_if(state_->known,
+                  [](const auto& entry) { return entry.second.second.compressed.expired(); });
+  state_->known.emplace(
+      storage, std::pair(tensor.storage_offset(),
+                         detail::CompressState::Known{tensor.storage().getWeakStorageImpl(),
+                                                      version, compressed}));
   return std::make_unique<detail::CompressedTensor>(std::move(compressed));
 }
 

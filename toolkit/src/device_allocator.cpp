@@ -6,13 +6,16 @@
 namespace tonnage {
 
 c10::Device checked_cuda_device(c10::Device device, const char* who) {
-  TORCH_CHECK(device.is_cuda(), who, ": ", device, " is not a CUDA device; give torch::kCUDA or torch::Device(torch::kCUDA, index)");
-  TORCH_CHECK(at::globalContext().hasCUDA(), who, ": this libtorch has no CUDA, or there is no CUDA device");
+  TORCH_CHECK(device.is_cuda(), who, ": ", device,
+              " is not a CUDA device; give torch::kCUDA or torch::Device(torch::kCUDA, index)");
+  TORCH_CHECK(at::globalContext().hasCUDA(), who,
+              ": this libtorch has no CUDA, or there is no CUDA device");
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   const c10::DeviceIndex count = guard.deviceCount();
   TORCH_CHECK(count > 0, who, ": there is no CUDA device");
   if (!device.has_index()) return guard.getDevice();
-  TORCH_CHECK(device.index() < count, who, ": there is no ", device, ", only cuda:0 to cuda:", count - 1);
+  TORCH_CHECK(device.index() < count, who, ": there is no ", device,
+              ", only cuda:0 to cuda:", count - 1);
   return device;
 }
 

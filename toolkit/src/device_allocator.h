@@ -7,7 +7,8 @@
 
 namespace tonnage {
 
-// The device with its index. Error: not a CUDA device of this process; `who` is the public function that was called.
+// The device with its index. Error: not a CUDA device of this process; `who` is the public function
+// that was called.
 c10::Device checked_cuda_device(c10::Device device, const char* who);
 
 // Null while nothing was allocated in this process yet.

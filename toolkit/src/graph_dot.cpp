@@ -13,7 +13,8 @@
 
 namespace tonnage {
 
-// A node takes its sequence number when it is made, just before it saves: the number before the next one is the saver's.
+// A node takes its sequence number when it is made, just before it saves: the number before the
+// next one is the saver's.
 struct GraphRecorder::Hooks : SavedTensorHooks {
   struct Saved {
     const void* storage = nullptr;
@@ -24,7 +25,9 @@ struct GraphRecorder::Hooks : SavedTensorHooks {
 
   std::unique_ptr<PackedTensor> pack(const ::torch::Tensor& tensor) override {
     if (!tensor.has_storage()) return nullptr;
-    Saved saved{tensor.storage().unsafeGetStorageImpl(), static_cast<int64_t>(tensor.storage().nbytes()), is_parameter_storage(tensor), false};
+    Saved saved{tensor.storage().unsafeGetStorageImpl(),
+                static_cast<int64_t>(tensor.storage().nbytes()), is_parameter_storage(tensor),
+                false};
     auto& list = by_node[at::sequence_number::peek() - 1];
     for (const Saved& s : list)
       if (s.storage == saved.storage) return nullptr;
@@ -38,18 +41,21 @@ struct GraphRecorder::Hooks : SavedTensorHooks {
   std::unordered_map<const void*, c10::weak_intrusive_ptr<c10::StorageImpl>> seen;
 };
 
-GraphRecorder::GraphRecorder() : hooks_(std::make_shared<Hooks>()), guard_(std::make_unique<SavedTensorHooksGuard>(hooks_)) {}
+GraphRecorder::GraphRecorder()
+    : hooks_(std::make_shared<Hooks>()), guard_(std::make_unique<SavedTensorHooksGuard>(hooks_)) {}
 
 GraphRecorder::~GraphRecorder() = default;
 
 void GraphRecorder::stop() { guard_.reset(); }
 
-std::vector<GraphNode> GraphRecorder::nodes(const std::vector<::torch::Tensor>& outputs, const ::torch::nn::Module* model) const {
+std::vector<GraphNode> GraphRecorder::nodes(const std::vector<::torch::Tensor>& outputs,
+                                            const ::torch::nn::Module* model) const {
   using ::torch::autograd::AccumulateGrad;
   using ::torch::autograd::Node;
   std::unordered_map<const void*, std::string> parameter_names;
   if (model)
-    for (const auto& p : model->named_parameters()) parameter_names[p.value().unsafeGetTensorImpl()] = p.key();
+    for (const auto& p : model->named_parameters())
+      parameter_names[p.value().unsafeGetTensorImpl()] = p.key();
   std::unordered_map<const Node*, size_t> index;
   std::vector<const Node*> order;
   auto visit = [&](const Node* node) {
@@ -58,7 +64,9 @@ std::vector<GraphNode> GraphRecorder::nodes(const std::vector<::torch::Tensor>& 
     return found->second;
   };
   for (const auto& output : outputs) {
-    TORCH_CHECK(output.defined() && output.grad_fn(), "GraphRecorder: an output has no graph; it must come from operators with gradients");
+    TORCH_CHECK(
+        output.defined() && output.grad_fn(),
+        "GraphRecorder: an output has no graph; it must come from operators with gradients");
     visit(output.grad_fn().get());
   }
   std::vector<GraphNode> out;
@@ -70,8 +78,12 @@ std::vector<GraphNode> GraphRecorder::nodes(const std::vector<::torch::Tensor>& 
       node.parameter_bytes = static_cast<int64_t>(leaf->variable.nbytes());
     } else {
       node.name = order[i]->name();
-      if (auto saved = hooks_->by_node.find(order[i]->sequence_nr()); saved != hooks_->by_node.end())
-        for (const auto& s : saved->second) (s.is_parameter ? node.parameter_bytes : s.counted ? node.saved_bytes : node.shared_bytes) += s.bytes;
+      if (auto saved = hooks_->by_node.find(order[i]->sequence_nr());
+          saved != hooks_->by_node.end())
+        for (const auto& s : saved->second)
+          (s.is_parameter ? node.parameter_bytes
+           : s.counted    ? node.saved_bytes
+                          : node.shared_bytes) += s.bytes;
     }
     for (const auto& edge : order[i]->next_edges())
       if (edge.function) node.inputs.push_back(visit(edge.function.get()));
@@ -80,7 +92,8 @@ std::vector<GraphNode> GraphRecorder::nodes(const std::vector<::torch::Tensor>& 
   return out;
 }
 
-std::string GraphRecorder::dot(const std::vector<::torch::Tensor>& outputs, const ::torch::nn::Module* model) const {
+std::string GraphRecorder::dot(const std::vector<::torch::Tensor>& outputs,
+                               const ::torch::nn::Module* model) const {
   const auto all = nodes(outputs, model);
   int64_t total = 0, largest = 1;
   for (const auto& n : all) {
@@ -88,7 +101,8 @@ std::string GraphRecorder::dot(const std::vector<::torch::Tensor>& outputs, cons
     largest = std::max(largest, n.saved_bytes);
   }
   std::ostringstream out;
-  out << "digraph autograd {\n  label=\"" << all.size() << " nodes, " << format_bytes(total) << " saved\";\n"
+  out << "digraph autograd {\n  label=\"" << all.size() << " nodes, " << format_bytes(total)
+      << " saved\";\n"
       << "  node [shape=box, style=filled, fillcolor=white, fontname=\"Helvetica\"];\n";
   for (size_t i = 0; i < all.size(); i++) {
     const GraphNode& n = all[i];
@@ -106,7 +120,8 @@ std::string GraphRecorder::dot(const std::vector<::torch::Tensor>& outputs, cons
     // The more it keeps, the redder.
     if (n.saved_bytes) {
       char colour[16];
-      std::snprintf(colour, sizeof colour, "0.05 %.2f 1.0", 0.08 + 0.6 * static_cast<double>(n.saved_bytes) / static_cast<double>(largest));
+      std::snprintf(colour, sizeof colour, "0.05 %.2f 1.0",
+                    0.08 + 0.6 * static_cast<double>(n.saved_bytes) / static_cast<double>(largest));
       out << ", fillcolor=\"" << colour << '"';
     }
     out << "];\n";

@@ -7,13 +7,17 @@ namespace tonnage {
 using ::torch::Tensor;
 namespace nn = ::torch::nn;
 
-GrowingStackImpl::GrowingStackImpl(int64_t largest, MakeBlock make, c10::Device device) : largest_(largest), make_(std::move(make)), device_(device) {
-  TORCH_CHECK(largest_ > 0 && make_, "GrowingStack: there must be at least one block, and a function that makes it");
+GrowingStackImpl::GrowingStackImpl(int64_t largest, MakeBlock make, c10::Device device)
+    : largest_(largest), make_(std::move(make)), device_(device) {
+  TORCH_CHECK(largest_ > 0 && make_,
+              "GrowingStack: there must be at least one block, and a function that makes it");
 }
 
 std::vector<Tensor> GrowingStackImpl::grow(int64_t count, bool copy_last) {
-  TORCH_CHECK(count > 0 && size() + count <= largest_, "GrowingStack: ", count, " blocks more are asked for; there are ", size(), " of ", largest_);
-  TORCH_CHECK(!copy_last || !blocks_.empty(), "GrowingStack: there is no block yet whose parameters could be copied");
+  TORCH_CHECK(count > 0 && size() + count <= largest_, "GrowingStack: ", count,
+              " blocks more are asked for; there are ", size(), " of ", largest_);
+  TORCH_CHECK(!copy_last || !blocks_.empty(),
+              "GrowingStack: there is no block yet whose parameters could be copied");
   std::vector<nn::AnyModule> fresh;
   std::vector<Tensor> added;
   for (int64_t i = 0; i < count; i++) {
@@ -22,9 +26,12 @@ std::vector<Tensor> GrowingStackImpl::grow(int64_t count, bool copy_last) {
     block.ptr()->train(is_training());
     if (copy_last) {
       ::torch::NoGradGuard no_grad;
-      const auto from = blocks_.back().ptr()->named_parameters(), to = block.ptr()->named_parameters();
-      const auto from_buffers = blocks_.back().ptr()->named_buffers(), to_buffers = block.ptr()->named_buffers();
-      TORCH_CHECK(from.size() == to.size() && from_buffers.size() == to_buffers.size(), "GrowingStack: block ", size() + i, " has ", to.size(),
+      const auto from = blocks_.back().ptr()->named_parameters(),
+                 to = block.ptr()->named_parameters();
+      const auto from_buffers = blocks_.back().ptr()->named_buffers(),
+                 to_buffers = block.ptr()->named_buffers();
+      TORCH_CHECK(from.size() == to.size() && from_buffers.size() == to_buffers.size(),
+                  "GrowingStack: block ", size() + i, " has ", to.size(),
                   " parameters, the last one ", from.size(), ". Only equal blocks can be copied");
       for (const auto& item : to) {
         Tensor target = item.value();
@@ -59,16 +66,21 @@ Tensor GrowingStackImpl::forward(Tensor x) {
   return x;
 }
 
-std::pair<nn::Linear, nn::Linear> widen(const nn::Linear& in, const nn::Linear& out, int64_t new_hidden, double noise) {
+std::pair<nn::Linear, nn::Linear> widen(const nn::Linear& in, const nn::Linear& out,
+                                        int64_t new_hidden, double noise) {
   const int64_t hidden = in->weight.size(0);
-  TORCH_CHECK(out->weight.size(1) == hidden, "widen: the first layer has ", hidden, " outputs, the second ", out->weight.size(1), " inputs");
-  TORCH_CHECK(new_hidden > hidden, "widen: new_hidden is ", new_hidden, "; it must be more than the ", hidden, " that there are");
+  TORCH_CHECK(out->weight.size(1) == hidden, "widen: the first layer has ", hidden,
+              " outputs, the second ", out->weight.size(1), " inputs");
+  TORCH_CHECK(new_hidden > hidden, "widen: new_hidden is ", new_hidden,
+              "; it must be more than the ", hidden, " that there are");
   TORCH_CHECK(noise >= 0, "widen: noise is ", noise, "; it must not be negative");
   ::torch::NoGradGuard no_grad;
   const auto longs = at::TensorOptions(at::kLong).device(in->weight.device());
-  const Tensor copied = at::randint(hidden, {new_hidden - hidden}, at::kLong).to(in->weight.device());
+  const Tensor copied =
+      at::randint(hidden, {new_hidden - hidden}, at::kLong).to(in->weight.device());
   const Tensor source = at::cat({at::arange(hidden, longs), copied});
-  const Tensor copies = at::bincount(source, {}, hidden).index_select(0, source).to(out->weight.scalar_type());
+  const Tensor copies =
+      at::bincount(source, {}, hidden).index_select(0, source).to(out->weight.scalar_type());
   nn::Linear wide_in(nn::LinearOptions(in->weight.size(1), new_hidden).bias(in->bias.defined()));
   nn::Linear wide_out(nn::LinearOptions(new_hidden, out->weight.size(0)).bias(out->bias.defined()));
   wide_in->to(in->weight.device(), in->weight.scalar_type());
@@ -95,10 +107,13 @@ nn::Linear deepen(int64_t width, bool bias, const ::torch::TensorOptions& option
 }
 
 GrowthSchedule::GrowthSchedule(std::vector<Stage> stages) : stages_(std::move(stages)) {
-  TORCH_CHECK(!stages_.empty() && stages_[0].first_step == 0, "GrowthSchedule: the first stage must begin at step 0");
+  TORCH_CHECK(!stages_.empty() && stages_[0].first_step == 0,
+              "GrowthSchedule: the first stage must begin at step 0");
   for (size_t i = 0; i < stages_.size(); i++) {
-    TORCH_CHECK(stages_[i].size > 0, "GrowthSchedule: the size of stage ", i, " is ", stages_[i].size, "; it must be positive");
-    TORCH_CHECK(i == 0 || stages_[i].first_step > stages_[i - 1].first_step, "GrowthSchedule: stage ", i, " begins at step ", stages_[i].first_step,
+    TORCH_CHECK(stages_[i].size > 0, "GrowthSchedule: the size of stage ", i, " is ",
+                stages_[i].size, "; it must be positive");
+    TORCH_CHECK(i == 0 || stages_[i].first_step > stages_[i - 1].first_step,
+                "GrowthSchedule: stage ", i, " begins at step ", stages_[i].first_step,
                 ", not after the one before it");
   }
 }
@@ -110,10 +125,13 @@ int64_t GrowthSchedule::size_at(int64_t step) const {
 }
 
 double GrowthSchedule::fade_at(int64_t step, int64_t fade_steps) const {
-  TORCH_CHECK(fade_steps > 0, "GrowthSchedule: fade_steps is ", fade_steps, "; it must be positive");
+  TORCH_CHECK(fade_steps > 0, "GrowthSchedule: fade_steps is ", fade_steps,
+              "; it must be positive");
   size_t i = stages_.size() - 1;
   while (i > 0 && stages_[i].first_step > step) i--;
-  return i == 0 ? 1 : std::min(1.0, static_cast<double>(step - stages_[i].first_step) / static_cast<double>(fade_steps));
+  return i == 0 ? 1
+                : std::min(1.0, static_cast<double>(step - stages_[i].first_step) /
+                                    static_cast<double>(fade_steps));
 }
 
 }  // namespace tonnage

@@ -9,9 +9,12 @@ namespace tonnage {
 
 EmptyCacheSchedule::EmptyCacheSchedule(const EmptyCacheOptions& options) : options_(options) {
   options_.device = checked_cuda_device(options.device, "EmptyCacheSchedule");
-  TORCH_CHECK_VALUE(options.every_steps >= 0, "EmptyCacheSchedule: every_steps must not be negative");
-  TORCH_CHECK_VALUE(options.unused_fraction > 0 && options.unused_fraction <= 1, "EmptyCacheSchedule: unused_fraction must be above 0 and at most 1");
-  TORCH_CHECK_VALUE(options.every_steps > 0 || options.unused_fraction < 1, "EmptyCacheSchedule: give every_steps or unused_fraction");
+  TORCH_CHECK_VALUE(options.every_steps >= 0,
+                    "EmptyCacheSchedule: every_steps must not be negative");
+  TORCH_CHECK_VALUE(options.unused_fraction > 0 && options.unused_fraction <= 1,
+                    "EmptyCacheSchedule: unused_fraction must be above 0 and at most 1");
+  TORCH_CHECK_VALUE(options.every_steps > 0 || options.unused_fraction < 1,
+                    "EmptyCacheSchedule: give every_steps or unused_fraction");
 }
 
 int64_t EmptyCacheSchedule::step() {
@@ -19,7 +22,8 @@ int64_t EmptyCacheSchedule::step() {
   bool due = options_.every_steps > 0 && steps_ % options_.every_steps == 0;
   if (!due && options_.unused_fraction < 1) {
     const FreeMemory memory = free_memory(options_.device);
-    due = static_cast<double>(memory.reserved_bytes - memory.allocated_bytes) > options_.unused_fraction * static_cast<double>(memory.total_bytes);
+    due = static_cast<double>(memory.reserved_bytes - memory.allocated_bytes) >
+          options_.unused_fraction * static_cast<double>(memory.total_bytes);
   }
   return due ? empty_cache(options_.device) : 0;
 }
@@ -34,16 +38,20 @@ int64_t empty_cache(c10::Device device) {
 }
 
 int64_t cufft_plan_cache_size(c10::Device device) {
-  return at::detail::getCUDAHooks().cuFFTGetPlanCacheSize(checked_cuda_device(device, "cufft_plan_cache_size").index());
+  return at::detail::getCUDAHooks().cuFFTGetPlanCacheSize(
+      checked_cuda_device(device, "cufft_plan_cache_size").index());
 }
 
 void set_cufft_plan_cache_max_size(int64_t plans, c10::Device device) {
-  TORCH_CHECK_VALUE(plans >= 0, "set_cufft_plan_cache_max_size: the number of plans must not be negative");
-  at::detail::getCUDAHooks().cuFFTSetPlanCacheMaxSize(checked_cuda_device(device, "set_cufft_plan_cache_max_size").index(), plans);
+  TORCH_CHECK_VALUE(plans >= 0,
+                    "set_cufft_plan_cache_max_size: the number of plans must not be negative");
+  at::detail::getCUDAHooks().cuFFTSetPlanCacheMaxSize(
+      checked_cuda_device(device, "set_cufft_plan_cache_max_size").index(), plans);
 }
 
 void clear_cufft_plan_cache(c10::Device device) {
-  at::detail::getCUDAHooks().cuFFTClearPlanCache(checked_cuda_device(device, "clear_cufft_plan_cache").index());
+  at::detail::getCUDAHooks().cuFFTClearPlanCache(
+      checked_cuda_device(device, "clear_cufft_plan_cache").index());
 }
 
 void set_allocator_settings(const std::string& settings) {

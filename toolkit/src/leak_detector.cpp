@@ -16,7 +16,8 @@ struct LeakState {
     std::pair<uint32_t, uint32_t> place;  // scope and operator
   };
   struct Place {
-    std::map<int64_t, std::pair<int64_t, int64_t>> left;  // by step: bytes and tensors, when the step after it had ended
+    std::map<int64_t, std::pair<int64_t, int64_t>>
+        left;  // by step: bytes and tensors, when the step after it had ended
   };
   std::unordered_map<uint64_t, Block> live;
   std::map<std::pair<uint32_t, uint32_t>, Place> places;
@@ -38,13 +39,17 @@ struct MemoryScope::Annotation {
   at::RecordFunction function;
 };
 
-MemoryScope::MemoryScope(const std::string& name) : annotation_(std::make_unique<Annotation>(name)) { detail::push_scope(name); }
+MemoryScope::MemoryScope(const std::string& name)
+    : annotation_(std::make_unique<Annotation>(name)) {
+  detail::push_scope(name);
+}
 
 MemoryScope::~MemoryScope() { detail::pop_scope(); }
 
 LeakDetector::LeakDetector(const LeakOptions& options) : options_(options) {
   TORCH_CHECK_VALUE(options.warmup_steps >= 0 && options.in_a_row >= 2 && options.least_bytes >= 1,
-                    "LeakDetector: warmup_steps must not be negative, in_a_row be 2 or more, least_bytes 1 or more");
+                    "LeakDetector: warmup_steps must not be negative, in_a_row be 2 or more, "
+                    "least_bytes 1 or more");
   trace_ = detail::MemoryTrace::start<detail::LeakTrace>(options.device, nullptr, "LeakDetector");
 }
 
@@ -91,16 +96,19 @@ std::vector<Leak> LeakDetector::step() {
     leak.total_bytes = alive_now[place];
     if (leak.total_bytes > 0) leaks.push_back(leak);
   }
-  std::sort(leaks.begin(), leaks.end(), [](const Leak& a, const Leak& b) { return a.bytes_per_step > b.bytes_per_step; });
+  std::sort(leaks.begin(), leaks.end(),
+            [](const Leak& a, const Leak& b) { return a.bytes_per_step > b.bytes_per_step; });
   return leaks;
 }
 
 std::string describe(const std::vector<Leak>& leaks) {
   std::string out;
   for (const Leak& l : leaks)
-    out += "left behind in every step: " + format_bytes(l.bytes_per_step) + " in " + std::to_string(l.tensors_per_step) +
-           (l.tensors_per_step == 1 ? " tensor" : " tensors") + " made by " + (l.operator_name.empty() ? "code outside of operators" : l.operator_name) +
-           (l.scope.empty() ? "" : " in " + l.scope) + " (" + format_bytes(l.total_bytes) + " so far)\n";
+    out += "left behind in every step: " + format_bytes(l.bytes_per_step) + " in " +
+           std::to_string(l.tensors_per_step) + (l.tensors_per_step == 1 ? " tensor" : " tensors") +
+           " made by " + (l.operator_name.empty() ? "code outside of operators" : l.operator_name) +
+           (l.scope.empty() ? "" : " in " + l.scope) + " (" + format_bytes(l.total_bytes) +
+           " so far)\n";
   return out;
 }
 

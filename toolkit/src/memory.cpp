@@ -16,7 +16,8 @@ using c10::CachingDeviceAllocator::StatType;
 MemoryFigure figure(const Stat& s) { return {s.current, s.peak, s.allocated, s.freed}; }
 
 MemoryFigures figures(const StatArray& s) {
-  return {figure(s[static_cast<size_t>(StatType::AGGREGATE)]), figure(s[static_cast<size_t>(StatType::SMALL_POOL)]),
+  return {figure(s[static_cast<size_t>(StatType::AGGREGATE)]),
+          figure(s[static_cast<size_t>(StatType::SMALL_POOL)]),
           figure(s[static_cast<size_t>(StatType::LARGE_POOL)])};
 }
 
@@ -41,7 +42,8 @@ constexpr Row kRows[] = {
 
 thread_local PeakScope* innermost_scope = nullptr;
 
-void add_figure(std::map<std::string, int64_t>& out, const std::string& key, const MemoryFigure& f) {
+void add_figure(std::map<std::string, int64_t>& out, const std::string& key,
+                const MemoryFigure& f) {
   out[key + ".current"] = f.current;
   out[key + ".peak"] = f.peak;
   out[key + ".allocated"] = f.allocated;
@@ -51,8 +53,9 @@ void add_figure(std::map<std::string, int64_t>& out, const std::string& key, con
 void add_line(std::string& out, const char* title, const MemoryFigure& f, bool is_bytes) {
   auto text = [is_bytes](int64_t v) { return is_bytes ? format_bytes(v) : std::to_string(v); };
   char line[160];
-  std::snprintf(line, sizeof line, "| %-22s| %11s | %11s | %11s | %11s |\n", title, text(f.current).c_str(), text(f.peak).c_str(),
-                text(f.allocated).c_str(), text(f.freed).c_str());
+  std::snprintf(line, sizeof line, "| %-22s| %11s | %11s | %11s | %11s |\n", title,
+                text(f.current).c_str(), text(f.peak).c_str(), text(f.allocated).c_str(),
+                text(f.freed).c_str());
   out += line;
 }
 
@@ -130,10 +133,14 @@ std::string memory_summary(c10::Device device, const MemorySummaryOptions& optio
   const std::string rule = rule_of('-'), heavy = rule_of('=');
   std::string out = heavy;
   out += "|" + centred("Memory of device " + device.str(), 79) + "|\n" + rule;
-  out += "|" + centred("Out of memory: " + std::to_string(stats.out_of_memory) + "   Retries after releasing the cache: " +
-                           std::to_string(stats.alloc_retries), 79) + "|\n" + heavy;
+  out += "|" +
+         centred("Out of memory: " + std::to_string(stats.out_of_memory) +
+                     "   Retries after releasing the cache: " + std::to_string(stats.alloc_retries),
+                 79) +
+         "|\n" + heavy;
   char header[160];
-  std::snprintf(header, sizeof header, "| %-22s| %11s | %11s | %11s | %11s |\n", "", "Now", "Peak", "Ever added", "Ever freed");
+  std::snprintf(header, sizeof header, "| %-22s| %11s | %11s | %11s | %11s |\n", "", "Now", "Peak",
+                "Ever added", "Ever freed");
   out += header;
   for (const Row& row : kRows) {
     const MemoryFigures& f = stats.*row.figures;

@@ -34,7 +34,8 @@ Peak find_peak(const std::vector<detail::TraceEvent>& events) {
   return peak;
 }
 
-std::vector<detail::TraceEvent> live_at(const std::vector<detail::TraceEvent>& events, size_t count) {
+std::vector<detail::TraceEvent> live_at(const std::vector<detail::TraceEvent>& events,
+                                        size_t count) {
   std::unordered_map<uint64_t, detail::TraceEvent> live;
   for (size_t i = 0; i < count; i++) {
     if (events[i].size_bytes > 0)
@@ -67,16 +68,19 @@ std::vector<OperatorMemory> MemoryTables::by_operator() const {
   for (const auto& e : events) {
     if (e.size_bytes <= 0) continue;
     rows[e.operator_name].allocated_bytes += e.size_bytes;
-    rows[e.operator_name].largest_bytes = std::max(rows[e.operator_name].largest_bytes, e.size_bytes);
+    rows[e.operator_name].largest_bytes =
+        std::max(rows[e.operator_name].largest_bytes, e.size_bytes);
   }
-  for (const auto& e : live_at(events, find_peak(events).event)) rows[e.operator_name].at_peak_bytes += e.size_bytes;
+  for (const auto& e : live_at(events, find_peak(events).event))
+    rows[e.operator_name].at_peak_bytes += e.size_bytes;
   std::vector<OperatorMemory> out;
   for (auto& [id, row] : rows) {
     row.name = id == 0 ? "(other)" : trace_->name(id);
     out.push_back(row);
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
-    return std::tuple(-a.at_peak_bytes, -a.allocated_bytes, a.name) < std::tuple(-b.at_peak_bytes, -b.allocated_bytes, b.name);
+    return std::tuple(-a.at_peak_bytes, -a.allocated_bytes, a.name) <
+           std::tuple(-b.at_peak_bytes, -b.allocated_bytes, b.name);
   });
   return out;
 }
@@ -92,12 +96,16 @@ std::vector<ModuleMemory> MemoryTables::by_module() const {
       row.parameter_bytes += static_cast<int64_t>(p.nbytes());
       if (p.grad().defined()) row.gradient_bytes += static_cast<int64_t>(p.grad().nbytes());
     }
-    for (const auto& b : module.value()->buffers(/*recurse=*/false)) row.buffer_bytes += static_cast<int64_t>(b.nbytes());
+    for (const auto& b : module.value()->buffers(/*recurse=*/false))
+      row.buffer_bytes += static_cast<int64_t>(b.nbytes());
     out.push_back(row);
   }
-  TORCH_CHECK(out.size() == trace_->modules().size(), "MemoryTables::by_module: the model's modules changed since the tables were made");
+  TORCH_CHECK(out.size() == trace_->modules().size(),
+              "MemoryTables::by_module: the model's modules changed since the tables were made");
   out.emplace_back();
-  auto row_of = [&](const detail::TraceEvent& e) -> ModuleMemory& { return e.module == 0 ? out.back() : out[e.module - 1]; };
+  auto row_of = [&](const detail::TraceEvent& e) -> ModuleMemory& {
+    return e.module == 0 ? out.back() : out[e.module - 1];
+  };
   for (const auto& e : events)
     if (e.size_bytes > 0) row_of(e).allocated_bytes += e.size_bytes;
   for (const auto& e : live_at(events, find_peak(events).event)) {
@@ -110,26 +118,32 @@ std::vector<ModuleMemory> MemoryTables::by_module() const {
 std::string MemoryTables::to_string(size_t rows) const {
   char line[256];
   std::string out = "Peak " + format_bytes(peak_bytes()) + " above the beginning\n";
-  std::snprintf(line, sizeof line, "%-40s %8s %12s %12s %12s\n", "operator", "calls", "at peak", "allocated", "largest");
+  std::snprintf(line, sizeof line, "%-40s %8s %12s %12s %12s\n", "operator", "calls", "at peak",
+                "allocated", "largest");
   out += line;
   size_t shown = 0;
   for (const auto& r : by_operator()) {
     if (shown++ == rows) break;
-    std::snprintf(line, sizeof line, "%-40.40s %8lld %12s %12s %12s\n", r.name.c_str(), static_cast<long long>(r.calls), cell(r.at_peak_bytes).c_str(),
+    std::snprintf(line, sizeof line, "%-40.40s %8lld %12s %12s %12s\n", r.name.c_str(),
+                  static_cast<long long>(r.calls), cell(r.at_peak_bytes).c_str(),
                   cell(r.allocated_bytes).c_str(), cell(r.largest_bytes).c_str());
     out += line;
   }
   if (!model_) return out;
-  std::snprintf(line, sizeof line, "\n%-40s %12s %12s %12s %12s %12s\n", "module", "at peak", "(backward)", "allocated", "parameters", "gradients");
+  std::snprintf(line, sizeof line, "\n%-40s %12s %12s %12s %12s %12s\n", "module", "at peak",
+                "(backward)", "allocated", "parameters", "gradients");
   out += line;
   auto modules = by_module();
-  std::stable_sort(modules.begin(), modules.end(), [](const auto& a, const auto& b) { return a.at_peak_bytes > b.at_peak_bytes; });
+  std::stable_sort(modules.begin(), modules.end(),
+                   [](const auto& a, const auto& b) { return a.at_peak_bytes > b.at_peak_bytes; });
   shown = 0;
   for (const auto& r : modules) {
     if (r.allocated_bytes == 0 && r.parameter_bytes == 0) continue;
     if (shown++ == rows) break;
-    std::snprintf(line, sizeof line, "%-40.40s %12s %12s %12s %12s %12s\n", r.name.empty() ? "(none)" : r.name.c_str(), cell(r.at_peak_bytes).c_str(),
-                  cell(r.at_peak_backward_bytes).c_str(), cell(r.allocated_bytes).c_str(), cell(r.parameter_bytes).c_str(), cell(r.gradient_bytes).c_str());
+    std::snprintf(line, sizeof line, "%-40.40s %12s %12s %12s %12s %12s\n",
+                  r.name.empty() ? "(none)" : r.name.c_str(), cell(r.at_peak_bytes).c_str(),
+                  cell(r.at_peak_backward_bytes).c_str(), cell(r.allocated_bytes).c_str(),
+                  cell(r.parameter_bytes).c_str(), cell(r.gradient_bytes).c_str());
     out += line;
   }
   return out;

@@ -22,7 +22,8 @@ thread_local ThreadFrames here;
 thread_local std::vector<std::string> scopes;
 
 MemoryTrace* active_trace() {
-  return dynamic_cast<MemoryTrace*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
+  return dynamic_cast<MemoryTrace*>(
+      c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE));
 }
 
 }  // namespace
@@ -38,26 +39,31 @@ struct TraceCallbacks {
 };
 
 MemoryTrace::MemoryTrace(c10::DeviceType device, const ::torch::nn::Module* model)
-    : ProfilerStateBase(::torch::profiler::impl::ProfilerConfig(::torch::profiler::impl::ProfilerState::Disabled)), device_(device) {
+    : ProfilerStateBase(::torch::profiler::impl::ProfilerConfig(
+          ::torch::profiler::impl::ProfilerState::Disabled)),
+      device_(device) {
   if (!model) return;
   for (const auto& module : model->named_modules("", /*include_self=*/true)) {
     modules_.push_back(module.key());
     for (const auto& parameter : module.value()->named_parameters(/*recurse=*/false))
-      module_of_.emplace(parameter.value().unsafeGetTensorImpl(), static_cast<uint32_t>(modules_.size()));
+      module_of_.emplace(parameter.value().unsafeGetTensorImpl(),
+                         static_cast<uint32_t>(modules_.size()));
   }
 }
 
 void MemoryTrace::check_free(const char* who) {
-  TORCH_CHECK(!c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE), who,
-              ": a profiler, or another MemoryTables or LeakDetector, is on on this thread; stop it first");
+  TORCH_CHECK(
+      !c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE), who,
+      ": a profiler, or another MemoryTables or LeakDetector, is on on this thread; stop it first");
 }
 
 void MemoryTrace::begin(std::shared_ptr<MemoryTrace> self) {
   guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, std::move(self));
   here = {};
-  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&TraceCallbacks::begins, &TraceCallbacks::ends)
-                                             .needsInputs(true)
-                                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  callback_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&TraceCallbacks::begins, &TraceCallbacks::ends)
+          .needsInputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 void MemoryTrace::stop() {
@@ -75,14 +81,16 @@ uint32_t MemoryTrace::intern(const std::string& text) {
 
 void MemoryTrace::operator_begins(const at::RecordFunction& function) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // The engine's own frame around a node is the outermost of a backward pass; it is named after the node.
+  // The engine's own frame around a node is the outermost of a backward pass; it is named after the
+  // node.
   static constexpr std::string_view kNode = "autograd::engine::evaluate_function: ";
   std::string_view name = function.name();
   const bool is_node = name.substr(0, kNode.size()) == kNode;
   if (is_node) name.remove_prefix(kNode.size());
   Frame frame;
   frame.operator_name = intern(std::string(name));
-  frame.backward = is_node || function.scope() == at::RecordScope::BACKWARD_FUNCTION || (!here.frames.empty() && here.frames.back().backward);
+  frame.backward = is_node || function.scope() == at::RecordScope::BACKWARD_FUNCTION ||
+                   (!here.frames.empty() && here.frames.back().backward);
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     auto found = module_at_.find(function.seqNr());
     if (found != module_at_.end()) here.module = found->second;
@@ -91,7 +99,9 @@ void MemoryTrace::operator_begins(const at::RecordFunction& function) {
       if (input.isTensor()) {
         const at::Tensor& tensor = input.toTensor();
         // A parameter may come in as a view: weight.t() of a linear layer.
-        auto found = module_of_.find(tensor.defined() && tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : tensor.unsafeGetTensorImpl());
+        auto found = module_of_.find(tensor.defined() && tensor.is_view()
+                                         ? tensor._base().unsafeGetTensorImpl()
+                                         : tensor.unsafeGetTensorImpl());
         if (found != module_of_.end()) here.module = found->second;
       }
     if (function.seqNr() >= 0) module_at_[function.seqNr()] = here.module;
@@ -100,7 +110,8 @@ void MemoryTrace::operator_begins(const at::RecordFunction& function) {
   here.frames.push_back(frame);
 }
 
-void MemoryTrace::reportMemoryUsage(void* address, int64_t size_bytes, size_t, size_t, c10::Device device) {
+void MemoryTrace::reportMemoryUsage(void* address, int64_t size_bytes, size_t, size_t,
+                                    c10::Device device) {
   if (device.type() != device_ || size_bytes == 0) return;
   TraceEvent event;
   event.address = reinterpret_cast<uint64_t>(address);

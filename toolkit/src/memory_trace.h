@@ -1,4 +1,5 @@
-// Every allocation and free of a thread and its backward passes, with the operator, module and scope that made it.
+// Every allocation and free of a thread and its backward passes, with the operator, module and
+// scope that made it.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -25,15 +26,16 @@ struct TraceEvent {
   bool backward = false;
 };
 
-// It sits in the thread's slot for a profiler's state, which is what allocators report to and what autograd hands on to the threads of
-// a backward pass.
+// It sits in the thread's slot for a profiler's state, which is what allocators report to and what
+// autograd hands on to the threads of a backward pass.
 class MemoryTrace : public ::torch::profiler::impl::ProfilerStateBase {
  public:
   MemoryTrace(c10::DeviceType device, const ::torch::nn::Module* model);
 
   // Begins on this thread. Error: a profiler or another trace is on.
   template <class Trace = MemoryTrace>
-  static std::shared_ptr<Trace> start(c10::DeviceType device, const ::torch::nn::Module* model, const char* who) {
+  static std::shared_ptr<Trace> start(c10::DeviceType device, const ::torch::nn::Module* model,
+                                      const char* who) {
     check_free(who);
     auto trace = std::make_shared<Trace>(device, model);
     trace->begin(trace);
@@ -43,8 +45,11 @@ class MemoryTrace : public ::torch::profiler::impl::ProfilerStateBase {
   void stop();
 
   bool memoryProfilingEnabled() const override { return true; }
-  ::torch::profiler::impl::ActiveProfilerType profilerType() override { return ::torch::profiler::impl::ActiveProfilerType::NONE; }
-  void reportMemoryUsage(void* address, int64_t size_bytes, size_t total_allocated, size_t total_reserved, c10::Device device) override;
+  ::torch::profiler::impl::ActiveProfilerType profilerType() override {
+    return ::torch::profiler::impl::ActiveProfilerType::NONE;
+  }
+  void reportMemoryUsage(void* address, int64_t size_bytes, size_t total_allocated,
+                         size_t total_reserved, c10::Device device) override;
 
   // Copies: a backward pass may still add to them.
   std::vector<TraceEvent> events() const;

@@ -15,9 +15,11 @@
 namespace tonnage {
 namespace {
 
-// The few functions that are used, by the shape that NVIDIA's documentation of NVRTC and of the driver gives them. All return 0 on success.
+// The few functions that are used, by the shape that NVIDIA's documentation of NVRTC and of the
+// driver gives them. All return 0 on success.
 struct Nvrtc {
-  int (*create)(void** program, const char* source, const char* name, int headers, const char* const* header_sources, const char* const* header_names);
+  int (*create)(void** program, const char* source, const char* name, int headers,
+                const char* const* header_sources, const char* const* header_names);
   int (*compile)(void* program, int options, const char* const* option_texts);
   int (*destroy)(void** program);
   int (*log_bytes)(void* program, size_t* bytes);
@@ -32,8 +34,9 @@ struct CudaDriver {
   int (*attribute)(int* value, int attribute, int device);
   int (*module_load)(void** module, const void* image);
   int (*module_function)(void** function, void* module, const char* name);
-  int (*launch)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                unsigned shared_bytes, void* stream, void** arguments, void** extra);
+  int (*launch)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream,
+                void** arguments, void** extra);
   int (*error_text)(int code, const char** text);
 };
 constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;  // CUdevice_attribute
@@ -52,10 +55,14 @@ void* open_nvrtc() {
     link_map* place = nullptr;
     if (dlinfo(torch_cuda, RTLD_DI_LINKMAP, &place) == 0 && place) {
       const std::string path = place->l_name;
-      if (void* library = dlopen((path.substr(0, path.rfind('/') + 1) + "libcaffe2_nvrtc.so").c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+      if (void* library =
+              dlopen((path.substr(0, path.rfind('/') + 1) + "libcaffe2_nvrtc.so").c_str(),
+                     RTLD_NOW | RTLD_LOCAL))
+        return library;
     }
   }
-  TORCH_CHECK(false, "CUDA kernel: NVRTC was not found (", dlerror(), "). It comes with PyTorch's CUDA builds; put its folder on LD_LIBRARY_PATH");
+  TORCH_CHECK(false, "CUDA kernel: NVRTC was not found (", dlerror(),
+              "). It comes with PyTorch's CUDA builds; put its folder on LD_LIBRARY_PATH");
 }
 
 const Nvrtc& nvrtc() {
@@ -95,20 +102,25 @@ void check_driver(int code, const char* what, const std::string& kernel) {
   if (code == 0) return;
   const char* text = nullptr;
   driver().error_text(code, &text);
-  TORCH_CHECK(false, "CUDA kernel ", kernel, ": ", what, ": ", text ? text : "unknown error", " (", code, ")");
+  TORCH_CHECK(false, "CUDA kernel ", kernel, ": ", what, ": ", text ? text : "unknown error", " (",
+              code, ")");
 }
 
 std::string architecture(c10::Device device, const std::string& kernel) {
   int handle = 0, major = 0, minor = 0;
   check_driver(driver().device_get(&handle, device.index()), "cuDeviceGet", kernel);
-  check_driver(driver().attribute(&major, kComputeCapabilityMajor, handle), "cuDeviceGetAttribute", kernel);
-  check_driver(driver().attribute(&minor, kComputeCapabilityMinor, handle), "cuDeviceGetAttribute", kernel);
+  check_driver(driver().attribute(&major, kComputeCapabilityMajor, handle), "cuDeviceGetAttribute",
+               kernel);
+  check_driver(driver().attribute(&minor, kComputeCapabilityMinor, handle), "cuDeviceGetAttribute",
+               kernel);
   return "sm_" + std::to_string(major * 10 + minor);
 }
 
-std::vector<char> compile(const std::string& source, const std::string& kernel, const std::string& sm) {
+std::vector<char> compile(const std::string& source, const std::string& kernel,
+                          const std::string& sm) {
   void* program = nullptr;
-  int code = nvrtc().create(&program, source.c_str(), (kernel + ".cu").c_str(), 0, nullptr, nullptr);
+  int code =
+      nvrtc().create(&program, source.c_str(), (kernel + ".cu").c_str(), 0, nullptr, nullptr);
   TORCH_CHECK(code == 0, "CUDA kernel ", kernel, ": ", nvrtc().error_text(code));
   const std::string target = "--gpu-architecture=" + sm;
   const char* options[] = {target.c_str(), "--std=c++17", "-default-device"};
@@ -126,7 +138,8 @@ std::vector<char> compile(const std::string& source, const std::string& kernel, 
     code = nvrtc().cubin(program, cubin.data());
   }
   nvrtc().destroy(&program);
-  TORCH_CHECK(code == 0, "CUDA kernel ", kernel, " does not compile for ", sm, ": ", nvrtc().error_text(code), "\n", log);
+  TORCH_CHECK(code == 0, "CUDA kernel ", kernel, " does not compile for ", sm, ": ",
+              nvrtc().error_text(code), "\n", log);
   return cubin;
 }
 
@@ -149,10 +162,12 @@ void CudaKernel::prepare(c10::Device device) {
   void*& function = state_->functions[device.index()];
   if (function) return;
   c10::DeviceGuard guard(device);
-  const std::vector<char> cubin = compile(state_->source, state_->name, architecture(device, state_->name));
+  const std::vector<char> cubin =
+      compile(state_->source, state_->name, architecture(device, state_->name));
   void* module = nullptr;
   check_driver(driver().module_load(&module, cubin.data()), "cuModuleLoadData", state_->name);
-  check_driver(driver().module_function(&function, module, state_->name.c_str()), "cuModuleGetFunction", state_->name);
+  check_driver(driver().module_function(&function, module, state_->name.c_str()),
+               "cuModuleGetFunction", state_->name);
 }
 
 void CudaKernel::launch(c10::Device device, uint32_t blocks, uint32_t threads, void** arguments) {
@@ -163,8 +178,11 @@ void CudaKernel::launch(c10::Device device, uint32_t blocks, uint32_t threads, v
     function = state_->functions[device.index()];
   }
   c10::DeviceGuard guard(device);
-  void* stream = compat::stream_handle(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  check_driver(driver().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr), "cuLaunchKernel", state_->name);
+  void* stream =
+      compat::stream_handle(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  check_driver(
+      driver().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr),
+      "cuLaunchKernel", state_->name);
 }
 
 }  // namespace tonnage

@@ -23,7 +23,9 @@ static Tensor bytes_of(const Tensor& tensor) {
   return out;
 }
 
-static c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+static c10::Stream current_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
 
 static c10::Event record_event(const c10::Stream& stream) {
   c10::Event event(stream.device_type());
@@ -33,15 +35,16 @@ static c10::Event record_event(const c10::Stream& stream) {
 
 // One storage that was moved. Guarded by the state's mutex.
 struct Moved {
-  Tensor host;                        // bytes
-  Tensor device;                      // bytes: not empty while a copy is under way, and from a fetch until all views are made
+  Tensor host;    // bytes
+  Tensor device;  // bytes: not empty while a copy is under way, and from a fetch until all views
+                  // are made
   c10::Device home = c10::kCPU;
-  std::optional<c10::Event> out_done; // the copy to the host has ended
-  std::optional<c10::Event> in_done;  // the copy back has ended
+  std::optional<c10::Event> out_done;  // the copy to the host has ended
+  std::optional<c10::Event> in_done;   // the copy back has ended
   int64_t bytes = 0;
-  uint64_t order = 0;                 // of the forward pass
-  int64_t users = 0;                  // packed tensors that are not unpacked yet, in this backward pass
-  int64_t packed = 0;                 // packed tensors that are alive
+  uint64_t order = 0;  // of the forward pass
+  int64_t users = 0;   // packed tensors that are not unpacked yet, in this backward pass
+  int64_t packed = 0;  // packed tensors that are alive
   const c10::StorageImpl* storage = nullptr;  // where it was, only to be compared
 };
 
@@ -54,14 +57,20 @@ struct OffloadState {
   c10::Stream side_stream(c10::Device device) {
     auto found = streams.find(device.index());
     if (found == streams.end())
-      found = streams.emplace(device.index(), c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false)).first;
+      found =
+          streams
+              .emplace(
+                  device.index(),
+                  c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false))
+              .first;
     return found->second;
   }
 
   std::shared_ptr<Moved> move_out(const Tensor& tensor);
   void release_oldest();
   void fetch(Moved& moved);
-  Tensor unpack(Moved& moved, const Tensor& like, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides);
+  Tensor unpack(Moved& moved, const Tensor& like, int64_t offset, at::IntArrayRef sizes,
+                at::IntArrayRef strides);
   void prefetch_before(uint64_t order);
   void forget(const std::shared_ptr<Moved>& moved);
 
@@ -69,7 +78,8 @@ struct OffloadState {
   std::unordered_set<const c10::StorageImpl*> kept;
   mutable std::mutex mutex;
   std::map<c10::DeviceIndex, c10::Stream> streams;
-  // Storages of the forward pass by address: entries hold the storage weakly, so an address that is used again is seen.
+  // Storages of the forward pass by address: entries hold the storage weakly, so an address that is
+  // used again is seen.
   struct Known {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     int64_t version;
@@ -110,7 +120,9 @@ std::shared_ptr<Moved> OffloadState::move_out(const Tensor& tensor) {
   moved->storage = storage;
   const Tensor bytes = bytes_of(tensor);
   const bool on_device = tensor.device().type() != c10::kCPU;
-  moved->host = ::torch::empty({moved->bytes}, ::torch::TensorOptions().dtype(::torch::kByte).pinned_memory(on_device && options.pin_memory));
+  moved->host = ::torch::empty(
+      {moved->bytes},
+      ::torch::TensorOptions().dtype(::torch::kByte).pinned_memory(on_device && options.pin_memory));
   if (on_device) {
     const c10::Stream side = side_stream(tensor.device());
     record_event(current_stream(tensor.device())).block(side);
@@ -155,7 +167,8 @@ void OffloadState::fetch(Moved& moved) {
     return;
   }
   const c10::Stream side = side_stream(moved.home);
-  record_event(current_stream(moved.home)).block(side);  // the memory is free on the computing stream from here on
+  record_event(current_stream(moved.home))
+      .block(side);  // the memory is free on the computing stream from here on
   {
     c10::StreamGuard guard(side);
     moved.device.copy_(moved.host, /*non_blocking=*/options.pin_memory);
@@ -174,9 +187,11 @@ void OffloadState::prefetch_before(uint64_t order) {
   }
 }
 
-Tensor OffloadState::unpack(Moved& moved, const Tensor& like, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
+Tensor OffloadState::unpack(Moved& moved, const Tensor& like, int64_t offset, at::IntArrayRef sizes,
+                            at::IntArrayRef strides) {
   std::lock_guard<std::mutex> lock(mutex);
-  // The backward pass has begun: what is still under way to the host is not to be waited for any more, its memory is here.
+  // The backward pass has begun: what is still under way to the host is not to be waited for any
+  // more, its memory is here.
   for (const auto& m : in_flight) m->users = m->packed;
   if (!in_flight.empty()) {
     for (const auto& m : in_flight) m->out_done->block(current_stream(m->home));
@@ -200,9 +215,12 @@ void OffloadState::forget(const std::shared_ptr<Moved>& moved) {
   if (--moved->packed > 0) return;
   figures.host_bytes -= moved->bytes;
   by_order.erase(moved->order);
-  if (auto found = known.find(moved->storage); found != known.end() && found->second.moved.lock() == moved) known.erase(found);
+  if (auto found = known.find(moved->storage);
+      found != known.end() && found->second.moved.lock() == moved)
+    known.erase(found);
   if (moved->device.defined() && moved->home.type() != c10::kCPU) {
-    // A graph that is dropped while copies are under way: the memory goes back to the computing stream after them.
+    // A graph that is dropped while copies are under way: the memory goes back to the computing
+    // stream after them.
     if (moved->out_done) moved->out_done->block(current_stream(moved->home));
     if (moved->in_done) moved->in_done->block(current_stream(moved->home));
   }
@@ -216,7 +234,8 @@ void OffloadState::forget(const std::shared_ptr<Moved>& moved) {
   moved->host.reset();
 }
 
-Offloaded::Offloaded(std::shared_ptr<OffloadState> of, std::shared_ptr<Moved> what, const Tensor& tensor)
+Offloaded::Offloaded(std::shared_ptr<OffloadState> of, std::shared_ptr<Moved> what,
+                     const Tensor& tensor)
     : state(std::move(of)),
       moved(std::move(what)),
       like(::torch::empty({0}, tensor.options().requires_grad(false))),
@@ -243,9 +262,12 @@ OffloadHooks::~OffloadHooks() = default;
 
 std::unique_ptr<PackedTensor> OffloadHooks::pack(const ::torch::Tensor& tensor) {
   std::lock_guard<std::mutex> lock(state_->mutex);
-  const bool move = tensor.device().type() == state_->options.from && tensor.layout() == c10::kStrided && tensor.has_storage() &&
-                    static_cast<int64_t>(tensor.storage().nbytes()) >= std::max<int64_t>(1, state_->options.floor_bytes) &&
-                    !is_parameter_storage(tensor) && !state_->kept.count(tensor.storage().unsafeGetStorageImpl()) &&
+  const bool move = tensor.device().type() == state_->options.from &&
+                    tensor.layout() == c10::kStrided && tensor.has_storage() &&
+                    static_cast<int64_t>(tensor.storage().nbytes()) >=
+                        std::max<int64_t>(1, state_->options.floor_bytes) &&
+                    !is_parameter_storage(tensor) &&
+                    !state_->kept.count(tensor.storage().unsafeGetStorageImpl()) &&
                     !tensor.is_conj() && !tensor.is_neg();
   if (!move) {
     state_->figures.kept_count++;

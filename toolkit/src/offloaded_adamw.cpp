@@ -30,7 +30,8 @@ struct Bucket {
 
 // The part of a moment's row that belongs to a parameter, in the parameter's shape and memory order.
 inline Tensor view_of(const Tensor& moments, int64_t row, const Tensor& p, int64_t offset) {
-  return moments.select(0, row).as_strided(p.sizes(), p.strides(), moments.select(0, row).storage_offset() + offset);
+  return moments.select(0, row).as_strided(p.sizes(), p.strides(),
+                                           moments.select(0, row).storage_offset() + offset);
 }
 
 struct StagingSlot {
@@ -43,8 +44,9 @@ struct StagingSlot {
 
 struct OffloadedAdamW::Impl {
   int64_t bucket_bytes = 0;
-  std::vector<std::vector<offloaded::Bucket>> buckets;                        // by group
-  std::unordered_map<const void*, std::pair<size_t, size_t>> place;  // parameter -> bucket of its group, position in it
+  std::vector<std::vector<offloaded::Bucket>> buckets;  // by group
+  std::unordered_map<const void*, std::pair<size_t, size_t>>
+      place;  // parameter -> bucket of its group, position in it
   std::optional<c10::Stream> in, out;
 
   void add_to_buckets(size_t group, const std::vector<Tensor>& params);
@@ -59,23 +61,28 @@ void OffloadedAdamW::Impl::add_to_buckets(size_t group, const std::vector<Tensor
   std::vector<offloaded::Bucket> done;
   const auto finish = [&](offloaded::Bucket& bucket) {
     if (bucket.params.empty()) return;
-    bucket.host = at::zeros({2, bucket.elements}, bucket.params[0].options().device(at::kCPU).requires_grad(false).pinned_memory(true));
+    bucket.host = at::zeros(
+        {2, bucket.elements},
+        bucket.params[0].options().device(at::kCPU).requires_grad(false).pinned_memory(true));
     done.push_back(std::move(bucket));
     bucket = offloaded::Bucket();
   };
   for (const Tensor& p : params) {
     if (!p.is_cuda() || place.count(p.unsafeGetTensorImpl())) continue;
-    TORCH_CHECK(p.is_non_overlapping_and_dense(), "OffloadedAdamW: a parameter (", p.sizes(), ", strides ", p.strides(),
-                ") has gaps in memory. Make it contiguous");
+    TORCH_CHECK(p.is_non_overlapping_and_dense(), "OffloadedAdamW: a parameter (", p.sizes(),
+                ", strides ", p.strides(), ") has gaps in memory. Make it contiguous");
     offloaded::Bucket& bucket = open[{p.device().index(), p.scalar_type()}];
-    if (!bucket.params.empty() && (bucket.elements + p.numel()) * static_cast<int64_t>(p.element_size()) > bucket_bytes) finish(bucket);
+    if (!bucket.params.empty() &&
+        (bucket.elements + p.numel()) * static_cast<int64_t>(p.element_size()) > bucket_bytes)
+      finish(bucket);
     bucket.params.push_back(p);
     bucket.offsets.push_back(bucket.elements);
     bucket.elements += (p.numel() + 63) / 64 * 64;  // each begins at a full cache line
   }
   for (auto& [key, bucket] : open) finish(bucket);
   for (offloaded::Bucket& bucket : done) {
-    for (size_t i = 0; i < bucket.params.size(); i++) place[bucket.params[i].unsafeGetTensorImpl()] = {buckets[group].size(), i};
+    for (size_t i = 0; i < bucket.params.size(); i++)
+      place[bucket.params[i].unsafeGetTensorImpl()] = {buckets[group].size(), i};
     buckets[group].push_back(std::move(bucket));
   }
 }
@@ -85,9 +92,12 @@ void OffloadedAdamW::Impl::adopt_states(OffloadedAdamW& optimizer, size_t group)
   for (offloaded::Bucket& bucket : buckets[group])
     for (size_t i = 0; i < bucket.params.size(); i++) {
       const Tensor& p = bucket.params[i];
-      AdamWState& state = optim::state_of<AdamWState>(optimizer, p, [](AdamWState& fresh) { fresh.step(0); });
-      const Tensor average = offloaded::view_of(bucket.host, 0, p, bucket.offsets[i]), square = offloaded::view_of(bucket.host, 1, p, bucket.offsets[i]);
-      if (state.exp_avg().defined() && state.exp_avg().const_data_ptr() == average.const_data_ptr()) continue;
+      AdamWState& state =
+          optim::state_of<AdamWState>(optimizer, p, [](AdamWState& fresh) { fresh.step(0); });
+      const Tensor average = offloaded::view_of(bucket.host, 0, p, bucket.offsets[i]),
+                   square = offloaded::view_of(bucket.host, 1, p, bucket.offsets[i]);
+      if (state.exp_avg().defined() && state.exp_avg().const_data_ptr() == average.const_data_ptr())
+        continue;
       if (state.exp_avg().defined()) {
         average.copy_(state.exp_avg());
         square.copy_(state.exp_avg_sq());
@@ -101,7 +111,8 @@ void OffloadedAdamW::Impl::update_group(OffloadedAdamW& optimizer, size_t group)
   const auto& options = static_cast<const AdamWOptions&>(optimizer.param_groups()[group].options());
   const auto [beta1, beta2] = options.betas();
   std::map<std::pair<int, at::ScalarType>, std::vector<offloaded::Bucket*>> lines;
-  for (offloaded::Bucket& bucket : buckets[group]) lines[{bucket.params[0].device().index(), bucket.params[0].scalar_type()}].push_back(&bucket);
+  for (offloaded::Bucket& bucket : buckets[group])
+    lines[{bucket.params[0].device().index(), bucket.params[0].scalar_type()}].push_back(&bucket);
   for (auto& [key, line] : lines) {
     const c10::Device device = line[0]->params[0].device();
     const c10::impl::VirtualGuardImpl guard(device.type());
@@ -119,7 +130,8 @@ void OffloadedAdamW::Impl::update_group(OffloadedAdamW& optimizer, size_t group)
       slots[i].moments = at::empty({2, largest}, line[0]->params[0].options().requires_grad(false));
     }
     c10::Event begin(device.type());
-    begin.record(current);  // the slots' memory is free only after what the current stream has yet to do
+    begin.record(
+        current);  // the slots' memory is free only after what the current stream has yet to do
     begin.block(*in);
     begin.block(*out);
     const auto load = [&](size_t i) {
@@ -143,7 +155,9 @@ void OffloadedAdamW::Impl::update_group(OffloadedAdamW& optimizer, size_t group)
         if (!p.grad().defined()) continue;
         auto& state = static_cast<AdamWState&>(*optimizer.state()[p.unsafeGetTensorImpl()]);
         Tensor& step = step_tensors[state.step() + 1];
-        if (!step.defined()) step = at::full({}, static_cast<double>(state.step() + 1), p.options().dtype(at::kFloat).requires_grad(false));
+        if (!step.defined())
+          step = at::full({}, static_cast<double>(state.step() + 1),
+                          p.options().dtype(at::kFloat).requires_grad(false));
         params.push_back(p);
         grads.push_back(p.grad());
         averages.push_back(offloaded::view_of(slot.moments, 0, p, bucket.offsets[j]));
@@ -152,7 +166,8 @@ void OffloadedAdamW::Impl::update_group(OffloadedAdamW& optimizer, size_t group)
         states.push_back(&state);
       }
       if (!params.empty())
-        at::_fused_adamw_(params, grads, averages, squares, {}, steps, options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+        at::_fused_adamw_(params, grads, averages, squares, {}, steps, options.lr(), beta1, beta2,
+                          options.weight_decay(), options.eps(),
                           /*amsgrad=*/false, /*maximize=*/false);
       for (AdamWState* state : states) state->step(state->step() + 1);
       slot.computed.record(current);
@@ -166,16 +181,22 @@ void OffloadedAdamW::Impl::update_group(OffloadedAdamW& optimizer, size_t group)
   }
 }
 
-OffloadedAdamW::OffloadedAdamW(const std::vector<::torch::optim::OptimizerParamGroup>& groups, AdamWOptions defaults, int64_t bucket_bytes)
+OffloadedAdamW::OffloadedAdamW(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                               AdamWOptions defaults, int64_t bucket_bytes)
     : AdamW(groups, defaults), impl_(std::make_unique<Impl>()) {
-  TORCH_CHECK(bucket_bytes > 0, "OffloadedAdamW: bucket_bytes is ", bucket_bytes, "; it must be positive");
-  TORCH_CHECK(!defaults.amsgrad(), "OffloadedAdamW: amsgrad is not supported. Use FusedAdamW for it");
+  TORCH_CHECK(bucket_bytes > 0, "OffloadedAdamW: bucket_bytes is ", bucket_bytes,
+              "; it must be positive");
+  TORCH_CHECK(!defaults.amsgrad(),
+              "OffloadedAdamW: amsgrad is not supported. Use FusedAdamW for it");
   impl_->bucket_bytes = bucket_bytes;
 }
 
-OffloadedAdamW::OffloadedAdamW(std::vector<Tensor> parameters, AdamWOptions defaults, int64_t bucket_bytes)
-    : OffloadedAdamW(std::vector<::torch::optim::OptimizerParamGroup>{::torch::optim::OptimizerParamGroup(std::move(parameters))},
-                     std::move(defaults), bucket_bytes) {}
+OffloadedAdamW::OffloadedAdamW(std::vector<Tensor> parameters, AdamWOptions defaults,
+                               int64_t bucket_bytes)
+    : OffloadedAdamW(
+          std::vector<::torch::optim::OptimizerParamGroup>{
+              ::torch::optim::OptimizerParamGroup(std::move(parameters))},
+          std::move(defaults), bucket_bytes) {}
 
 OffloadedAdamW::~OffloadedAdamW() {
   try {
@@ -190,7 +211,8 @@ Tensor OffloadedAdamW::step(LossClosure closure) {
   RECORD_USER_SCOPE("Optimizer.step#OffloadedAdamW.step");
   std::vector<std::vector<Tensor>> ready;
   for (const auto& group : param_groups_) {
-    TORCH_CHECK(!static_cast<const AdamWOptions&>(group.options()).amsgrad(), "OffloadedAdamW: amsgrad is not supported. Use FusedAdamW for it");
+    TORCH_CHECK(!static_cast<const AdamWOptions&>(group.options()).amsgrad(),
+                "OffloadedAdamW: amsgrad is not supported. Use FusedAdamW for it");
     ready.push_back(optim::ready_parameters(group, "OffloadedAdamW"));
   }
   for (size_t i = 0; i < ready.size(); i++) {
@@ -209,8 +231,9 @@ Tensor OffloadedAdamW::step(LossClosure closure) {
         fresh.exp_avg_sq(optim::zeros_for(p));
       });
       const Tensor step = at::full({}, static_cast<double>(state.step() + 1), at::kFloat);
-      at::_fused_adamw_({p}, {p.grad()}, {state.exp_avg()}, {state.exp_avg_sq()}, {}, {step}, options.lr(), beta1, beta2,
-                        options.weight_decay(), options.eps(), /*amsgrad=*/false, /*maximize=*/false);
+      at::_fused_adamw_({p}, {p.grad()}, {state.exp_avg()}, {state.exp_avg_sq()}, {}, {step},
+                        options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+                        /*amsgrad=*/false, /*maximize=*/false);
       state.step(state.step() + 1);
     }
   }
@@ -229,7 +252,8 @@ void OffloadedAdamW::synchronize() const {
 int64_t OffloadedAdamW::host_bytes() const {
   int64_t bytes = 0;
   for (const auto& group : impl_->buckets)
-    for (const offloaded::Bucket& bucket : group) bytes += static_cast<int64_t>(bucket.host.nbytes());
+    for (const offloaded::Bucket& bucket : group)
+      bytes += static_cast<int64_t>(bucket.host.nbytes());
   return bytes;
 }
 

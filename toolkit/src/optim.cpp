@@ -20,7 +20,8 @@ namespace tonnage {
 struct detail::UnsettledStep {
   ::torch::Tensor found_inf;         // on the CPU
   std::optional<c10::Event> copied;  // found_inf has its value
-  std::vector<::torch::Tensor> params;  // that were counted as updated; of SGD only those whose momentum is new
+  std::vector<::torch::Tensor>
+      params;  // that were counted as updated; of SGD only those whose momentum is new
 };
 
 namespace {
@@ -36,7 +37,9 @@ struct ParamBatch {
 };
 using BatchKey = std::tuple<c10::DeviceType, int, at::ScalarType, int64_t>;
 
-BatchKey key_of(const Tensor& p, int64_t step) { return {p.device().type(), p.device().index(), p.scalar_type(), step}; }
+BatchKey key_of(const Tensor& p, int64_t step) {
+  return {p.device().type(), p.device().index(), p.scalar_type(), step};
+}
 
 template <class Plain>
 struct Traits;
@@ -55,7 +58,9 @@ struct Traits<to::AdamW> {
 
 // Adam's batches of a group. All states exist, and no step is counted, when this returns.
 template <class Plain>
-std::map<BatchKey, ParamBatch> adam_batches(to::Optimizer& optimizer, const to::OptimizerParamGroup& group, const Tensors& params) {
+std::map<BatchKey, ParamBatch> adam_batches(to::Optimizer& optimizer,
+                                            const to::OptimizerParamGroup& group,
+                                            const Tensors& params) {
   using State = typename Traits<Plain>::State;
   const auto& options = static_cast<const typename Traits<Plain>::Options&>(group.options());
   std::map<BatchKey, ParamBatch> batches;
@@ -83,13 +88,15 @@ std::map<BatchKey, ParamBatch> adam_batches(to::Optimizer& optimizer, const to::
 template <class Plain>
 void count_step(to::Optimizer& optimizer, const ParamBatch& batch) {
   for (const Tensor& p : batch.params)
-    static_cast<typename Traits<Plain>::State&>(*optimizer.state()[p.unsafeGetTensorImpl()]).step(batch.step);
+    static_cast<typename Traits<Plain>::State&>(*optimizer.state()[p.unsafeGetTensorImpl()])
+        .step(batch.step);
 }
 
 // A GradScaler's two scalars on the devices where kernels need them. Without one both are undefined.
 class Scaling {
  public:
-  Scaling(const Tensor& grad_scale, const Tensor& found_inf) : grad_scale_(grad_scale), found_inf_(found_inf) {}
+  Scaling(const Tensor& grad_scale, const Tensor& found_inf)
+      : grad_scale_(grad_scale), found_inf_(found_inf) {}
   std::optional<Tensor> grad_scale(c10::Device device) { return on(device, grad_scale_, 0); }
   std::optional<Tensor> found_inf(c10::Device device) { return on(device, found_inf_, 1); }
 
@@ -106,13 +113,16 @@ class Scaling {
 };
 
 template <class Plain>
-void fused_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options, Scaling& scaling) {
+void fused_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options,
+                Scaling& scaling) {
   const auto [beta1, beta2] = options.betas();
-  const Tensor step = at::full({}, static_cast<double>(batch.step), batch.params[0].options().dtype(at::kFloat).requires_grad(false));
+  const Tensor step = at::full({}, static_cast<double>(batch.step),
+                               batch.params[0].options().dtype(at::kFloat).requires_grad(false));
   const Tensors steps(batch.params.size(), step);
   const auto update = [&](auto kernel) {
-    kernel(batch.params, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs, steps, options.lr(), beta1, beta2,
-           options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, scaling.grad_scale(step.device()),
+    kernel(batch.params, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs,
+           steps, options.lr(), beta1, beta2, options.weight_decay(), options.eps(),
+           options.amsgrad(), /*maximize=*/false, scaling.grad_scale(step.device()),
            scaling.found_inf(step.device()));
   };
   if constexpr (Traits<Plain>::decoupled)
@@ -125,23 +135,28 @@ void fused_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& 
 size_t slice_end(const Tensors& params, size_t begin) {
   int64_t bytes = 0;
   size_t end = begin;
-  while (end < params.size() && (end == begin || bytes + static_cast<int64_t>(params[end].nbytes()) <= kForeachSliceBytes))
+  while (end < params.size() &&
+         (end == begin || bytes + static_cast<int64_t>(params[end].nbytes()) <= kForeachSliceBytes))
     bytes += static_cast<int64_t>(params[end++].nbytes());
   return end;
 }
 
 Tensors slice(const Tensors& all, size_t begin, size_t end) {
-  return all.empty() ? Tensors() : Tensors(all.begin() + static_cast<long>(begin), all.begin() + static_cast<long>(end));
+  return all.empty() ? Tensors()
+                     : Tensors(all.begin() + static_cast<long>(begin),
+                               all.begin() + static_cast<long>(end));
 }
 
 template <class Plain>
 void foreach_adam(const ParamBatch& batch, const typename Traits<Plain>::Options& options) {
   const auto [beta1, beta2] = options.betas();
-  const double correction1 = 1 - std::pow(beta1, batch.step), correction2 = 1 - std::pow(beta2, batch.step);
+  const double correction1 = 1 - std::pow(beta1, batch.step),
+               correction2 = 1 - std::pow(beta2, batch.step);
   for (size_t begin = 0, end; begin < batch.params.size(); begin = end) {
     end = slice_end(batch.params, begin);
     Tensors params = slice(batch.params, begin, end), grads = slice(batch.grads, begin, end);
-    Tensors averages = slice(batch.exp_avgs, begin, end), squares = slice(batch.exp_avg_sqs, begin, end);
+    Tensors averages = slice(batch.exp_avgs, begin, end),
+            squares = slice(batch.exp_avg_sqs, begin, end);
     if (options.weight_decay() != 0) {
       if constexpr (Traits<Plain>::decoupled)
         at::_foreach_mul_(params, 1 - options.lr() * options.weight_decay());
@@ -161,8 +176,10 @@ void foreach_adam(const ParamBatch& batch, const typename Traits<Plain>::Options
   }
 }
 
-// SGD's batches. The key's last part says whether the momentum buffers are new (0) or have been filled (1).
-std::map<BatchKey, ParamBatch> sgd_batches(to::Optimizer& optimizer, const to::SGDOptions& options, const Tensors& params) {
+// SGD's batches. The key's last part says whether the momentum buffers are new (0) or have been
+// filled (1).
+std::map<BatchKey, ParamBatch> sgd_batches(to::Optimizer& optimizer, const to::SGDOptions& options,
+                                           const Tensors& params) {
   std::map<BatchKey, ParamBatch> batches;
   for (const Tensor& p : params) {
     int64_t filled = 0;
@@ -195,15 +212,18 @@ void keep_momentum(to::Optimizer& optimizer, const ParamBatch& batch) {
 
 void fused_sgd(const ParamBatch& batch, const to::SGDOptions& options, Scaling& scaling) {
   const c10::Device device = batch.params[0].device();
-  at::_fused_sgd_(batch.params, batch.grads, batch.momentum, options.weight_decay(), options.momentum(), options.lr(), options.dampening(),
-                  options.nesterov(), /*maximize=*/false, /*is_first_step=*/!batch.momentum.empty() && batch.step == 0, scaling.grad_scale(device), scaling.found_inf(device));
+  at::_fused_sgd_(batch.params, batch.grads, batch.momentum, options.weight_decay(),
+                  options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                  /*maximize=*/false, /*is_first_step=*/!batch.momentum.empty() && batch.step == 0,
+                  scaling.grad_scale(device), scaling.found_inf(device));
 }
 
 void foreach_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
   for (size_t begin = 0, end; begin < batch.params.size(); begin = end) {
     end = slice_end(batch.params, begin);
     Tensors params = slice(batch.params, begin, end), updates = slice(batch.grads, begin, end);
-    if (options.weight_decay() != 0) updates = at::_foreach_add(updates, params, options.weight_decay());
+    if (options.weight_decay() != 0)
+      updates = at::_foreach_add(updates, params, options.weight_decay());
     if (options.momentum() != 0) {
       Tensors buffers = slice(batch.momentum, begin, end);
       if (batch.step == 0) {
@@ -212,7 +232,8 @@ void foreach_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
         at::_foreach_mul_(buffers, options.momentum());
         at::_foreach_add_(buffers, updates, 1 - options.dampening());
       }
-      updates = options.nesterov() ? at::_foreach_add(updates, buffers, options.momentum()) : buffers;
+      updates =
+          options.nesterov() ? at::_foreach_add(updates, buffers, options.momentum()) : buffers;
     }
     at::_foreach_add_(params, updates, -options.lr());
   }
@@ -221,7 +242,8 @@ void foreach_sgd(const ParamBatch& batch, const to::SGDOptions& options) {
 template <class Plain, class AdamStep, class SgdStep>
 void update_all(to::Optimizer& optimizer, const char* name, AdamStep adam_step, SgdStep sgd_step) {
   std::vector<Tensors> ready;  // all groups are checked before the first is changed
-  for (const auto& group : optimizer.param_groups()) ready.push_back(optim::ready_parameters(group, name));
+  for (const auto& group : optimizer.param_groups())
+    ready.push_back(optim::ready_parameters(group, name));
   for (size_t i = 0; i < ready.size(); i++) {
     const auto& group = optimizer.param_groups()[i];
     if constexpr (std::is_same_v<Plain, to::SGD>) {
@@ -245,7 +267,8 @@ constexpr bool is_sgd = std::is_same_v<Plain, to::SGD>;
 
 // counted: gets the parameters whose state would be wrong if the kernels changed nothing.
 template <class Plain>
-void fused_update(to::Optimizer& optimizer, const Tensor& grad_scale, const Tensor& found_inf, Tensors* counted) {
+void fused_update(to::Optimizer& optimizer, const Tensor& grad_scale, const Tensor& found_inf,
+                  Tensors* counted) {
   Scaling scaling(grad_scale, found_inf);
   const auto count = [&](const ParamBatch& batch) {
     if (counted) counted->insert(counted->end(), batch.params.begin(), batch.params.end());
@@ -280,9 +303,12 @@ Tensor Fused<Plain>::step(to::Optimizer::LossClosure closure) {
 
 template <class Plain>
 void Fused<Plain>::step_scaled(const Tensor& grad_scale, const Tensor& found_inf) {
-  const auto is_scalar = [](const Tensor& t) { return t.defined() && t.scalar_type() == at::kFloat && t.numel() == 1; };
+  const auto is_scalar = [](const Tensor& t) {
+    return t.defined() && t.scalar_type() == at::kFloat && t.numel() == 1;
+  };
   TORCH_CHECK(is_scalar(found_inf) && (!grad_scale.defined() || is_scalar(grad_scale)),
-              "Fused optimizer: grad_scale and found_inf must be float tensors of one element. GradScaler::step() passes them");
+              "Fused optimizer: grad_scale and found_inf must be float tensors of one element. "
+              "GradScaler::step() passes them");
   ::torch::NoGradGuard no_grad;
   settle();
   auto record = std::make_shared<detail::UnsettledStep>();
@@ -290,9 +316,12 @@ void Fused<Plain>::step_scaled(const Tensor& grad_scale, const Tensor& found_inf
     record->found_inf = found_inf.clone();
   } else {
     // Asked for before the update is queued, so that settle() waits for the check alone.
-    record->found_inf = at::empty(found_inf.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(true)).copy_(found_inf, /*non_blocking=*/true);
+    record->found_inf =
+        at::empty(found_inf.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(true))
+            .copy_(found_inf, /*non_blocking=*/true);
     record->copied.emplace(found_inf.device().type());
-    record->copied->record(c10::impl::VirtualGuardImpl(found_inf.device().type()).getStream(found_inf.device()));
+    record->copied->record(
+        c10::impl::VirtualGuardImpl(found_inf.device().type()).getStream(found_inf.device()));
   }
   unsettled_ = std::move(record);
   update(grad_scale, found_inf);

@@ -1,4 +1,5 @@
-// What the multi-tensor optimizers share: which parameters have a gradient, checked, and sorted so that one kernel can take them.
+// What the multi-tensor optimizers share: which parameters have a gradient, checked, and sorted so
+// that one kernel can take them.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -13,9 +14,10 @@ namespace tonnage::optim {
 // Runs the closure, if there is one, with gradients enabled.
 ::torch::Tensor run_closure(const ::torch::optim::Optimizer::LossClosure& closure);
 
-// The parameters of the group that have a gradient. Throws c10::Error, naming `optimizer` and the parameter's index, if one cannot
-// be updated by a kernel for dense floating point tensors.
-std::vector<::torch::Tensor> ready_parameters(const ::torch::optim::OptimizerParamGroup& group, const char* optimizer);
+// The parameters of the group that have a gradient. Throws c10::Error, naming `optimizer` and the
+// parameter's index, if one cannot be updated by a kernel for dense floating point tensors.
+std::vector<::torch::Tensor> ready_parameters(const ::torch::optim::OptimizerParamGroup& group,
+                                              const char* optimizer);
 
 // The state of a parameter, made by `make` the first time.
 template <class State, class Make>

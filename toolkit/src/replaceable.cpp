@@ -29,15 +29,20 @@ void adopt(nn::Module& place, bool has_one, const std::shared_ptr<nn::Module>& l
 
 // The plain class clones into an object of itself; one of ours takes its content over.
 template <class Ours, class Plain>
-std::shared_ptr<nn::Module> clone_of(const Ours& layer, const std::shared_ptr<nn::Module>& substitute, const std::optional<c10::Device>& device) {
-  TORCH_CHECK(!substitute, "clone: a layer that was replaced (now ", substitute ? substitute->name() : "", ") cannot be cloned. Clone the model before its layers are replaced");
+std::shared_ptr<nn::Module> clone_of(const Ours& layer,
+                                     const std::shared_ptr<nn::Module>& substitute,
+                                     const std::optional<c10::Device>& device) {
+  TORCH_CHECK(!substitute, "clone: a layer that was replaced (now ",
+              substitute ? substitute->name() : "",
+              ") cannot be cloned. Clone the model before its layers are replaced");
   return std::make_shared<Ours>(*std::static_pointer_cast<Plain>(layer.Plain::clone(device)));
 }
 
 }  // namespace
 
 template <class Plain>
-void ReplaceableImpl<Plain>::put(std::shared_ptr<nn::Module> layer, std::function<Tensor(const Tensor&)> call) {
+void ReplaceableImpl<Plain>::put(std::shared_ptr<nn::Module> layer,
+                                 std::function<Tensor(const Tensor&)> call) {
   adopt(*this, substitute_ != nullptr, layer);
   substitute_ = std::move(layer);
   call_ = std::move(call);
@@ -52,7 +57,8 @@ void ReplaceableImpl<Plain>::replace(nn::AnyModule layer) {
 }
 
 template <class Plain>
-std::shared_ptr<nn::Module> ReplaceableImpl<Plain>::clone(const std::optional<c10::Device>& device) const {
+std::shared_ptr<nn::Module> ReplaceableImpl<Plain>::clone(
+    const std::optional<c10::Device>& device) const {
   return clone_of<ReplaceableImpl, Plain>(*this, substitute_, device);
 }
 
@@ -67,14 +73,16 @@ void ReplaceableImpl<Plain>::pretty_print(std::ostream& stream) const {
 template class ReplaceableImpl<nn::LinearImpl>;
 template class ReplaceableImpl<nn::Conv2dImpl>;
 
-std::tuple<Tensor, LSTMImpl::State> LSTMImpl::forward(const Tensor& input, std::optional<State> state) {
+std::tuple<Tensor, LSTMImpl::State> LSTMImpl::forward(const Tensor& input,
+                                                      std::optional<State> state) {
   if (!substitute_) return nn::LSTMImpl::forward(input, std::move(state));
   return any_.forward<std::tuple<Tensor, State>>(input, std::move(state));
 }
 
-std::tuple<nn::utils::rnn::PackedSequence, LSTMImpl::State> LSTMImpl::forward_with_packed_input(const nn::utils::rnn::PackedSequence& packed_input,
-                                                                                                std::optional<State> state) {
-  TORCH_CHECK(!substitute_, "LSTM: it was replaced by ", substitute_ ? substitute_->name() : "", ", which takes no packed sequences. Pad them");
+std::tuple<nn::utils::rnn::PackedSequence, LSTMImpl::State> LSTMImpl::forward_with_packed_input(
+    const nn::utils::rnn::PackedSequence& packed_input, std::optional<State> state) {
+  TORCH_CHECK(!substitute_, "LSTM: it was replaced by ", substitute_ ? substitute_->name() : "",
+              ", which takes no packed sequences. Pad them");
   return nn::LSTMImpl::forward_with_packed_input(packed_input, std::move(state));
 }
 
@@ -103,19 +111,20 @@ namespace {
 // A place in the tree whose layer was chosen.
 struct Place {
   std::string name;
-  std::shared_ptr<nn::Module> layer;      // what `make` replaces
+  std::shared_ptr<nn::Module> layer;  // what `make` replaces
   Choice choice;
-  Replaceable* replaceable = nullptr;     // either this
+  Replaceable* replaceable = nullptr;        // either this
   nn::SequentialImpl* sequential = nullptr;  // or the entry of this
   size_t index = 0;
-  std::string problem;                    // or it cannot be replaced
+  std::string problem;  // or it cannot be replaced
 };
 
 class Walk {
  public:
   Walk(const Choose& choose, const LayerFilter& filter) : choose_(choose), filter_(filter) {}
 
-  void visit(const std::string& name, const std::shared_ptr<nn::Module>& module, nn::Module* parent, size_t index) {
+  void visit(const std::string& name, const std::shared_ptr<nn::Module>& module, nn::Module* parent,
+             size_t index) {
     auto* replaceable = dynamic_cast<Replaceable*>(module.get());
     const bool was_replaced = replaceable && replaceable->substitute();
     const std::shared_ptr<nn::Module> layer = was_replaced ? replaceable->substitute() : module;
@@ -133,8 +142,10 @@ class Walk {
         else if (sequential)
           place.sequential = sequential, place.index = index;
         else
-          place.problem = parent ? "it is a typed member of " + parent->name() : "it is the model itself";
-        // The same object again is replaced already, except in another Sequential, which has its own reference to it.
+          place.problem =
+              parent ? "it is a typed member of " + parent->name() : "it is the model itself";
+        // The same object again is replaced already, except in another Sequential, which has its
+        // own reference to it.
         if (!replaceable || done_.insert(module.get()).second) places.push_back(std::move(place));
         return;
       }
@@ -146,7 +157,8 @@ class Walk {
   void children(const std::string& prefix, nn::Module& module) {
     if (!entered_.insert(&module).second) return;
     size_t index = 0;
-    for (const auto& child : module.named_children()) visit(prefix + child.key(), child.value(), &module, index++);
+    for (const auto& child : module.named_children())
+      visit(prefix + child.key(), child.value(), &module, index++);
   }
 
   std::vector<Place> places;
@@ -159,12 +171,14 @@ class Walk {
 
 }  // namespace
 
-ReplacedLayers replace_chosen(nn::Module& model, const Choose& choose, const ReplaceOptions& options, const char* who) {
+ReplacedLayers replace_chosen(nn::Module& model, const Choose& choose,
+                              const ReplaceOptions& options, const char* who) {
   Walk walk(choose, options.filter);
   if (const auto self = model.weak_from_this().lock()) {
     walk.visit("", self, nullptr, 0);
   } else {
-    TORCH_CHECK(!dynamic_cast<Replaceable*>(&model), who, ": the model is a single layer; it must be in a holder or a std::shared_ptr");
+    TORCH_CHECK(!dynamic_cast<Replaceable*>(&model), who,
+                ": the model is a single layer; it must be in a holder or a std::shared_ptr");
     walk.children("", model);
   }
 
@@ -175,9 +189,11 @@ ReplacedLayers replace_chosen(nn::Module& model, const Choose& choose, const Rep
     result.fixed.push_back(place.name);
     problems << "\n  " << place.name << " (" << place.layer->name() << "): " << place.problem;
   }
-  TORCH_CHECK(options.leave_fixed || result.fixed.empty(), who, ": ", result.fixed.size(), result.fixed.size() == 1 ? " layer" : " layers",
+  TORCH_CHECK(options.leave_fixed || result.fixed.empty(), who, ": ", result.fixed.size(),
+              result.fixed.size() == 1 ? " layer" : " layers",
               " cannot be replaced where they are:", problems.str(),
-              "\nDeclare them as tonnage::Linear, tonnage::Conv2d or tonnage::LSTM (tonnage/torch/replaceable.h), keep them in a torch::nn::Sequential, "
+              "\nDeclare them as tonnage::Linear, tonnage::Conv2d or tonnage::LSTM "
+              "(tonnage/torch/replaceable.h), keep them in a torch::nn::Sequential, "
               "or leave them out with ReplaceOptions::filter. Nothing was changed");
 
   std::unordered_map<const nn::Module*, nn::AnyModule> made;
@@ -193,7 +209,8 @@ ReplacedLayers replace_chosen(nn::Module& model, const Choose& choose, const Rep
       place.replaceable->replace(layer);
     } else {
       *(place.sequential->begin() + static_cast<std::ptrdiff_t>(place.index)) = layer;
-      place.sequential->replace_module(place.sequential->named_children().keys()[place.index], layer.ptr());
+      place.sequential->replace_module(place.sequential->named_children().keys()[place.index],
+                                       layer.ptr());
     }
     result.replaced.push_back(place.name);
   }
@@ -211,11 +228,14 @@ std::vector<std::string> chosen_below(const nn::Module& model, const Choose& cho
 
 }  // namespace detail
 
-ReplacedLayers replace_layers(nn::Module& model, const MakeSubstitute& make, const ReplaceOptions& options) {
+ReplacedLayers replace_layers(nn::Module& model, const MakeSubstitute& make,
+                              const ReplaceOptions& options) {
   TORCH_CHECK(make, "replace_layers: there is no function that makes the layers");
   // The function is asked once for each layer: it may make the substitute right away.
   std::unordered_map<const nn::Module*, std::optional<nn::AnyModule>> asked;
-  const detail::Choose choose = [&](const std::string& name, const std::shared_ptr<nn::Module>& layer) -> std::optional<detail::Choice> {
+  const detail::Choose choose =
+      [&](const std::string& name,
+          const std::shared_ptr<nn::Module>& layer) -> std::optional<detail::Choice> {
     auto found = asked.find(layer.get());
     if (found == asked.end()) found = asked.emplace(layer.get(), make(name, layer)).first;
     if (!found->second) return std::nullopt;

@@ -33,11 +33,15 @@ class Adapter : public SavedVariableHooks {
   Tensor call_unpack_hook() override {
     at::NoGradGuard no_grad;
     Tensor tensor = packed_->unpack();
-    TORCH_CHECK(tensor.defined(), "saved tensor hooks: unpack() returned an undefined tensor; it must give back what pack() got");
+    TORCH_CHECK(tensor.defined(),
+                "saved tensor hooks: unpack() returned an undefined tensor; it must give back what "
+                "pack() got");
     // A wrong one would be read as if it were right by the kernels of the backward pass.
-    TORCH_CHECK(tensor.sizes() == c10::IntArrayRef(sizes_) && tensor.scalar_type() == type_ && tensor.device() == device_,
-                "saved tensor hooks: unpack() returned a ", tensor.scalar_type(), " tensor ", tensor.sizes(), " on ", tensor.device(), "; pack() got ", type_,
-                " ", c10::IntArrayRef(sizes_), " on ", device_, ". It must give back what pack() got");
+    TORCH_CHECK(tensor.sizes() == c10::IntArrayRef(sizes_) && tensor.scalar_type() == type_ &&
+                    tensor.device() == device_,
+                "saved tensor hooks: unpack() returned a ", tensor.scalar_type(), " tensor ",
+                tensor.sizes(), " on ", tensor.device(), "; pack() got ", type_, " ",
+                c10::IntArrayRef(sizes_), " on ", device_, ". It must give back what pack() got");
     return tensor;
   }
 
@@ -57,8 +61,8 @@ class ToolkitEngine : public Engine {
     return std::make_unique<Adapter>(hooks_stack.back());
   }
 
-  // libtorch starts an engine's device threads once per process, in the first backward pass of any engine. If that was the other
-  // one's, this one's are to be started here.
+  // libtorch starts an engine's device threads once per process, in the first backward pass of any
+  // engine. If that was the other one's, this one's are to be started here.
   void start_as_other(const Engine& other) {
     if (other.*(&ToolkitEngine::thread_pool_shared_)) start_device_threads();
   }
@@ -84,19 +88,23 @@ bool try_install_engine() {
   return true;
 }
 
-// Before the program's first backward pass: a second engine has threads of its own, and cuBLAS and cuDNN keep a workspace on the device
-// for every thread.
+// Before the program's first backward pass: a second engine has threads of its own, and cuBLAS and
+// cuDNN keep a workspace on the device for every thread.
 [[maybe_unused]] const bool installed_when_loaded = try_install_engine();
 
 void install_engine() {
-  TORCH_CHECK(try_install_engine(), "saved tensor hooks: this process has another autograd engine, most likely Python's. In a Python "
-                                    "process use torch.autograd.graph.saved_tensors_hooks and torch.utils.checkpoint; the toolkit's "
-                                    "are for C++ programs");
+  TORCH_CHECK(try_install_engine(),
+              "saved tensor hooks: this process has another autograd engine, most likely Python's. "
+              "In a Python "
+              "process use torch.autograd.graph.saved_tensors_hooks and torch.utils.checkpoint; "
+              "the toolkit's "
+              "are for C++ programs");
 }
 
 class WithFunction : public PackedTensor {
  public:
-  WithFunction(Tensor packed, std::function<Tensor(const Tensor&)> unpack) : packed_(std::move(packed)), unpack_(std::move(unpack)) {}
+  WithFunction(Tensor packed, std::function<Tensor(const Tensor&)> unpack)
+      : packed_(std::move(packed)), unpack_(std::move(unpack)) {}
   Tensor unpack() override { return unpack_(packed_); }
 
  private:
@@ -106,11 +114,15 @@ class WithFunction : public PackedTensor {
 
 class Unchanged : public PackedTensor {
  public:
-  explicit Unchanged(const Tensor& tensor) : tensor_(tensor.detach()), version_(tensor.is_inference() ? 0 : tensor._version()) {}
+  explicit Unchanged(const Tensor& tensor)
+      : tensor_(tensor.detach()), version_(tensor.is_inference() ? 0 : tensor._version()) {}
   Tensor unpack() override {
     const int64_t now = tensor_.is_inference() ? 0 : tensor_._version();
-    TORCH_CHECK(now == version_, "one of the variables needed for gradient computation has been modified by an inplace operation: a ",
-                tensor_.toString(), " of shape ", tensor_.sizes(), " is at version ", now, ", but version ", version_,
+    TORCH_CHECK(now == version_,
+                "one of the variables needed for gradient computation has been modified by an "
+                "inplace operation: a ",
+                tensor_.toString(), " of shape ", tensor_.sizes(), " is at version ", now,
+                ", but version ", version_,
                 " was saved. Use the out-of-place operation, or change it after the backward pass");
     return tensor_;
   }
@@ -120,16 +132,21 @@ class Unchanged : public PackedTensor {
   int64_t version_;
 };
 
-bool is_leaf_with_gradient(const Tensor& tensor) { return tensor.is_leaf() && tensor.requires_grad(); }
+bool is_leaf_with_gradient(const Tensor& tensor) {
+  return tensor.is_leaf() && tensor.requires_grad();
+}
 
 }  // namespace
 
-std::unique_ptr<PackedTensor> pack_with(Tensor packed, std::function<Tensor(const Tensor&)> unpack) {
+std::unique_ptr<PackedTensor> pack_with(Tensor packed,
+                                        std::function<Tensor(const Tensor&)> unpack) {
   TORCH_CHECK(packed.defined() && unpack, "pack_with: needs a defined tensor and a function");
   return std::make_unique<WithFunction>(std::move(packed), std::move(unpack));
 }
 
-std::unique_ptr<PackedTensor> pack_unchanged(const Tensor& tensor) { return std::make_unique<Unchanged>(tensor); }
+std::unique_ptr<PackedTensor> pack_unchanged(const Tensor& tensor) {
+  return std::make_unique<Unchanged>(tensor);
+}
 
 bool is_parameter_storage(const Tensor& tensor) {
   if (!tensor.defined()) return false;
@@ -146,6 +163,8 @@ SavedTensorHooksGuard::SavedTensorHooksGuard(std::shared_ptr<SavedTensorHooks> h
 
 SavedTensorHooksGuard::~SavedTensorHooksGuard() { hooks_stack.pop_back(); }
 
-std::shared_ptr<SavedTensorHooks> current_saved_tensor_hooks() { return hooks_stack.empty() ? nullptr : hooks_stack.back(); }
+std::shared_ptr<SavedTensorHooks> current_saved_tensor_hooks() {
+  return hooks_stack.empty() ? nullptr : hooks_stack.back();
+}
 
 }  // namespace tonnage

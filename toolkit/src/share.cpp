@@ -11,7 +11,9 @@ using ::torch::Tensor;
 
 // A module's own table of parameters, which only its descendants may name.
 struct Table : ::torch::nn::Module {
-  static ::torch::OrderedDict<std::string, Tensor>& of(::torch::nn::Module& module) { return module.*(&Table::parameters_); }
+  static ::torch::OrderedDict<std::string, Tensor>& of(::torch::nn::Module& module) {
+    return module.*(&Table::parameters_);
+  }
 };
 
 Tensor parameter_of(const ::torch::nn::Module& module, const std::string& name) {
@@ -20,17 +22,20 @@ Tensor parameter_of(const ::torch::nn::Module& module, const std::string& name) 
   std::string known;
   if (!found)
     for (const auto& key : parameters.keys()) known += (known.empty() ? "" : ", ") + key;
-  TORCH_CHECK(found, "share_parameter: ", module.name(), " has no parameter \"", name, "\"; it has: ", known.empty() ? "none" : known);
+  TORCH_CHECK(found, "share_parameter: ", module.name(), " has no parameter \"", name,
+              "\"; it has: ", known.empty() ? "none" : known);
   return *found;
 }
 
 template <class Change>
-int64_t change_gradients(::torch::nn::Module& module, const ParameterFilter& filter, bool required, Change change) {
+int64_t change_gradients(::torch::nn::Module& module, const ParameterFilter& filter, bool required,
+                         Change change) {
   int64_t elements = 0;
   for (auto& item : module.named_parameters()) {
     Tensor& p = item.value();
     if (p.requires_grad() == required || (filter && !filter(item.key(), p))) continue;
-    TORCH_CHECK(p.is_leaf(), "freeze: ", item.key(), " is computed from other tensors. Detach it first");
+    TORCH_CHECK(p.is_leaf(), "freeze: ", item.key(),
+                " is computed from other tensors. Detach it first");
     change(p);
     elements += p.numel();
   }
@@ -39,15 +44,18 @@ int64_t change_gradients(::torch::nn::Module& module, const ParameterFilter& fil
 
 }  // namespace
 
-void share_parameter(const ::torch::nn::Module& from, const std::string& from_name, ::torch::nn::Module& to, const std::string& to_name,
-                     Tensor& to_field) {
+void share_parameter(const ::torch::nn::Module& from, const std::string& from_name,
+                     ::torch::nn::Module& to, const std::string& to_name, Tensor& to_field) {
   const Tensor source = parameter_of(from, from_name), target = parameter_of(to, to_name);
-  TORCH_CHECK(to_field.defined() && to_field.is_same(target), "share_parameter: the field that was given is not ", to.name(), "'s parameter \"",
+  TORCH_CHECK(to_field.defined() && to_field.is_same(target),
+              "share_parameter: the field that was given is not ", to.name(), "'s parameter \"",
               to_name, "\". Pass the member that holds it, e.g. head->weight");
-  TORCH_CHECK(source.sizes() == target.sizes(), "share_parameter: shapes differ: ", from_name, " is ", source.sizes(), ", ", to_name, " is ",
-              target.sizes());
-  TORCH_CHECK(source.scalar_type() == target.scalar_type() && source.device() == target.device(), "share_parameter: ", from_name, " is ",
-              source.dtype(), " on ", source.device(), ", ", to_name, " is ", target.dtype(), " on ", target.device(), ". Move or convert one first");
+  TORCH_CHECK(source.sizes() == target.sizes(), "share_parameter: shapes differ: ", from_name,
+              " is ", source.sizes(), ", ", to_name, " is ", target.sizes());
+  TORCH_CHECK(source.scalar_type() == target.scalar_type() && source.device() == target.device(),
+              "share_parameter: ", from_name, " is ", source.dtype(), " on ", source.device(), ", ",
+              to_name, " is ", target.dtype(), " on ", target.device(),
+              ". Move or convert one first");
   Table::of(to)[to_name] = source;
   to_field = source;
 }
@@ -64,7 +72,8 @@ int64_t parameter_bytes(const ::torch::nn::Module& module) {
   int64_t bytes = 0;
   std::unordered_set<const void*> seen;
   for (const Tensor& p : module.parameters())
-    if (p.has_storage() && seen.insert(p.storage().unsafeGetStorageImpl()).second) bytes += static_cast<int64_t>(p.storage().nbytes());
+    if (p.has_storage() && seen.insert(p.storage().unsafeGetStorageImpl()).second)
+      bytes += static_cast<int64_t>(p.storage().nbytes());
   return bytes;
 }
 

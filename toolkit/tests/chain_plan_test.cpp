@@ -30,7 +30,9 @@ std::vector<std::vector<ChainStep>> all_plans(size_t i, size_t j) {
 }
 
 ChainCosts random_costs(size_t layers, std::mt19937& random) {
-  auto number = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  auto number = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
   ChainCosts costs;
   for (size_t i = 0; i < layers; i++) {
     tonnage::LayerCost c;
@@ -67,7 +69,8 @@ TEST(ChainPlan, IsTheBestOfAllPlans) {
         if (f.peak_bytes <= budget) best = std::min(best, f.seconds);
       const auto plan = tonnage::plan_chain(costs, budget);
       EXPECT_LE(plan.peak_bytes, budget);
-      EXPECT_EQ(plan.seconds, best) << plan.to_string() << " for " << budget << " of " << layers << " layers";
+      EXPECT_EQ(plan.seconds, best)
+          << plan.to_string() << " for " << budget << " of " << layers << " layers";
       nested += plan.to_string().find("((") != std::string::npos;
       cases++;
     }
@@ -85,7 +88,9 @@ TEST(ChainPlan, SaysTheLeastThatFits) {
     tonnage::plan_chain(costs, least - 1);
     FAIL();
   } catch (const c10::ValueError& error) {
-    EXPECT_NE(std::string(error.what()).find("the least is " + std::to_string(least) + " bytes"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the least is " + std::to_string(least) + " bytes"),
+              std::string::npos)
+        << error.what();
   }
   EXPECT_THROW(tonnage::plan_chain({}, 100), c10::Error);
   ChainCosts wrong = costs;
@@ -95,8 +100,10 @@ TEST(ChainPlan, SaysTheLeastThatFits) {
 
 TEST(ChainPlan, LongChains) {
   ChainCosts costs;
-  for (int i = 0; i < 80; i++) costs.layers.push_back({4 << 20, 40 << 20, 1 << 20, 8 << 20, 1e-3 * (1 + i % 3), 2e-3});
-  const int64_t all = tonnage::simulate_chain(costs, tonnage::plan_chain(costs, int64_t{1} << 40).steps).peak_bytes;
+  for (int i = 0; i < 80; i++)
+    costs.layers.push_back({4 << 20, 40 << 20, 1 << 20, 8 << 20, 1e-3 * (1 + i % 3), 2e-3});
+  const int64_t all =
+      tonnage::simulate_chain(costs, tonnage::plan_chain(costs, int64_t{1} << 40).steps).peak_bytes;
   double before = 0;
   for (int64_t budget : {all, all / 2, all / 4, all / 8}) {
     const auto plan = tonnage::plan_chain(costs, budget);
@@ -126,9 +133,11 @@ TEST(ChainPlan, SameGradientsWithinEveryBudget) {
   auto costs = tonnage::measure_chain(layers, x);
   ASSERT_EQ(costs.layers.size(), 12u);
   EXPECT_EQ(costs.layers[0].output_bytes, 16 * 24 * 4);
-  EXPECT_EQ(costs.layers[0].kept_bytes, 16 * 24 * 4);           // its input is the chain's
-  EXPECT_EQ(costs.layers[3].kept_bytes, 16 * 8 * 4 * 2);        // dropout: its result and the mask (a float tensor on the CPU)
-  for (auto& p : model->parameters()) EXPECT_FALSE(p.grad().defined());  // measuring leaves nothing behind
+  EXPECT_EQ(costs.layers[0].kept_bytes, 16 * 24 * 4);  // its input is the chain's
+  EXPECT_EQ(costs.layers[3].kept_bytes,
+            16 * 8 * 4 * 2);  // dropout: its result and the mask (a float tensor on the CPU)
+  for (auto& p : model->parameters())
+    EXPECT_FALSE(p.grad().defined());  // measuring leaves nothing behind
   for (auto& c : costs.layers) c.forward_seconds = c.backward_seconds = 1;
   auto gradients = [&](const std::function<torch::Tensor()>& forward) {
     torch::manual_seed(4);
@@ -145,7 +154,8 @@ TEST(ChainPlan, SameGradientsWithinEveryBudget) {
   for (int64_t budget : {least, (least + most) / 2, most}) {
     const auto plan = tonnage::plan_chain(costs, budget);
     const auto got = gradients([&] { return tonnage::run_chain(layers, plan, x); });
-    for (size_t i = 0; i < got.size(); i++) EXPECT_TRUE(torch::equal(got[i], expected[i])) << plan.to_string();
+    for (size_t i = 0; i < got.size(); i++)
+      EXPECT_TRUE(torch::equal(got[i], expected[i])) << plan.to_string();
   }
   EXPECT_THROW(tonnage::run_chain({layers[0]}, tonnage::plan_chain(costs, most), x), c10::Error);
 }
@@ -159,7 +169,8 @@ TEST(GpuChainPlan, StaysWithinItsBudget) {
     torch::Tensor loss = forward().square().sum();
     loss.backward();
   };
-  step([&] { return model->forward(x); });  // gradients and cuBLAS's workspace are there from now on
+  step(
+      [&] { return model->forward(x); });  // gradients and cuBLAS's workspace are there from now on
   auto costs = tonnage::measure_chain(layers, x);
   for (auto& c : costs.layers) c.forward_seconds = c.backward_seconds = 1;
   auto measured = [&](const std::function<torch::Tensor()>& forward) {

@@ -1,7 +1,7 @@
 #include "tonnage/torch/checkpoint.h"
 
-#include <gtest/gtest.h>
 #include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "error_of.h"
@@ -12,10 +12,10 @@
 
 namespace {
 
-using torch::Tensor;
 using tonnage::checkpoint;
 using tonnage_test::error_of;
 using tonnage_test::kMiB;
+using torch::Tensor;
 
 struct Block : torch::nn::Module {
   explicit Block(int64_t width, double dropout = 0.1)
@@ -29,7 +29,8 @@ struct Block : torch::nn::Module {
   torch::nn::Dropout drop;
 };
 
-std::vector<std::shared_ptr<Block>> make_blocks(int count, int64_t width, torch::Device device = torch::kCPU) {
+std::vector<std::shared_ptr<Block>> make_blocks(int count, int64_t width,
+                                                torch::Device device = torch::kCPU) {
   torch::manual_seed(7);
   std::vector<std::shared_ptr<Block>> blocks;
   for (int i = 0; i < count; i++) {
@@ -56,15 +57,20 @@ void expect_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b
 
 enum class Way { kPlain, kEach, kNested };
 
-Tensor forward(const std::vector<std::shared_ptr<Block>>& blocks, Tensor x, Way way, tonnage::CheckpointOptions options = {}) {
+Tensor forward(const std::vector<std::shared_ptr<Block>>& blocks, Tensor x, Way way,
+               tonnage::CheckpointOptions options = {}) {
   auto call = [](std::shared_ptr<Block> b) { return [b](Tensor t) { return b->forward(t); }; };
   if (way == Way::kNested) {
-    return checkpoint(options, [=](Tensor t) {
-      for (const auto& b : blocks) t = checkpoint(options, call(b), t);
-      return t.sin();
-    }, x);
+    return checkpoint(
+        options,
+        [=](Tensor t) {
+          for (const auto& b : blocks) t = checkpoint(options, call(b), t);
+          return t.sin();
+        },
+        x);
   }
-  for (const auto& b : blocks) x = way == Way::kPlain ? b->forward(x) : checkpoint(options, call(b), x);
+  for (const auto& b : blocks)
+    x = way == Way::kPlain ? b->forward(x) : checkpoint(options, call(b), x);
   return x.sin();
 }
 
@@ -81,8 +87,10 @@ TEST(Checkpoint, GradientsAreTheSameBitsWithDropout) {
     auto gradients = gradients_of(blocks);
     gradients.push_back(loss.detach());
     gradients.push_back(next);
-    if (way == Way::kPlain) expected = gradients;
-    else expect_same_bits(gradients, expected);
+    if (way == Way::kPlain)
+      expected = gradients;
+    else
+      expect_same_bits(gradients, expected);
   }
 }
 
@@ -92,7 +100,8 @@ TEST(Checkpoint, InputGradientRetainGraphAndGradOfGrad) {
   auto run = [&](Way way) {
     auto x = torch::linspace(-1, 1, 16).reshape({2, 8}).requires_grad_();
     Tensor y = forward(blocks, x, way).sum();
-    auto first = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+    auto first =
+        torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
     auto again = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true)[0];
     first.square().sum().backward();
     auto out = gradients_of(blocks);
@@ -123,8 +132,10 @@ TEST(Checkpoint, RunsOnceMoreAndStopsEarly) {
 
 TEST(Checkpoint, ManyInputsAndResults) {
   auto a = torch::randn({4}).requires_grad_(), b = torch::randn({4}).requires_grad_();
-  auto function = [](std::vector<Tensor> list, std::optional<Tensor> maybe, double scale, Tensor t) {
-    return std::make_tuple((list[0] * list[1]).exp() * scale, maybe.has_value() ? *maybe * t : t * t);
+  auto function = [](std::vector<Tensor> list, std::optional<Tensor> maybe, double scale,
+                     Tensor t) {
+    return std::make_tuple((list[0] * list[1]).exp() * scale,
+                           maybe.has_value() ? *maybe * t : t * t);
   };
   auto [p, q] = checkpoint(function, std::vector<Tensor>{a, b}, std::optional<Tensor>(), 3.0, a);
   auto got = torch::autograd::grad({(p + q).sum()}, {a, b});
@@ -132,7 +143,8 @@ TEST(Checkpoint, ManyInputsAndResults) {
   expect_same_bits(got, torch::autograd::grad({(r + s).sum()}, {a, b}));
   auto [u, v] = checkpoint(function, std::vector<Tensor>{a, b}, std::optional<Tensor>(b), 3.0, a);
   auto [f, g] = function({a, b}, b, 3.0, a);
-  expect_same_bits(torch::autograd::grad({(u + v).sum()}, {a, b}), torch::autograd::grad({(f + g).sum()}, {a, b}));
+  expect_same_bits(torch::autograd::grad({(u + v).sum()}, {a, b}),
+                   torch::autograd::grad({(f + g).sum()}, {a, b}));
 }
 
 TEST(Checkpoint, KeepsAutocast) {
@@ -170,7 +182,9 @@ TEST(Checkpoint, Sequential) {
     return out;
   };
   auto expected = run([&] { return model->forward(x); });
-  for (int64_t segments : {1, 3, 10}) expect_same_bits(run([&] { return tonnage::checkpoint_sequential(model, segments, x); }), expected);
+  for (int64_t segments : {1, 3, 10})
+    expect_same_bits(run([&] { return tonnage::checkpoint_sequential(model, segments, x); }),
+                     expected);
   EXPECT_THROW(tonnage::checkpoint_sequential(model, 0, x), c10::Error);
   EXPECT_THROW(tonnage::checkpoint_sequential(model, 11, x), c10::Error);
   EXPECT_THROW(tonnage::checkpoint_sequential(torch::nn::Sequential(), 1, x), c10::Error);
@@ -178,7 +192,9 @@ TEST(Checkpoint, Sequential) {
 
 TEST(Checkpoint, BadFunctionsAreTold) {
   auto x = torch::ones({3}).requires_grad_();
-  EXPECT_NE(error_of([&] { checkpoint([](Tensor) { return Tensor(); }, x); }).find("returned no tensor"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { checkpoint([](Tensor) { return Tensor(); }, x); }).find("returned no tensor"),
+      std::string::npos);
   int calls = 0;
   auto other_shape = [&](Tensor t) { return calls++ ? t.narrow(0, 0, 2).exp() : t.exp(); };
   Tensor y = checkpoint(other_shape, x);
@@ -186,19 +202,27 @@ TEST(Checkpoint, BadFunctionsAreTold) {
   calls = 0;
   auto fewer = [&](Tensor t) { return calls++ ? t + 1 : t.exp().exp(); };
   Tensor z = checkpoint(fewer, x);
-  EXPECT_NE(error_of([&] { z.sum().backward(); }).find("saved 2 tensors in its first run and 0"), std::string::npos);
+  EXPECT_NE(error_of([&] { z.sum().backward(); }).find("saved 2 tensors in its first run and 0"),
+            std::string::npos);
   auto changed = torch::ones({3});
   Tensor w = checkpoint([&](Tensor t) { return t * x; }, changed);
   changed.add_(1);
   EXPECT_NE(error_of([&] { w.sum().backward(); }).find("inplace"), std::string::npos);
-  EXPECT_THROW(checkpoint([](Tensor) -> Tensor { throw std::runtime_error("mine"); }, x), std::runtime_error);
+  EXPECT_THROW(checkpoint([](Tensor) -> Tensor { throw std::runtime_error("mine"); }, x),
+               std::runtime_error);
   EXPECT_EQ(tonnage::current_saved_tensor_hooks(), nullptr);  // nothing is left behind
 }
 
 TEST(Checkpoint, WithoutGradientsNothingIsKept) {
   torch::NoGradGuard no_grad;
   int calls = 0;
-  EXPECT_FALSE(checkpoint([&](Tensor t) { calls++; return t * 2; }, torch::ones({2}).requires_grad_()).requires_grad());
+  EXPECT_FALSE(checkpoint(
+                   [&](Tensor t) {
+                     calls++;
+                     return t * 2;
+                   },
+                   torch::ones({2}).requires_grad_())
+                   .requires_grad());
   EXPECT_EQ(calls, 1);
 }
 
@@ -218,7 +242,8 @@ TEST(Checkpoint, TheGraphLetsGo) {
     auto token = std::make_shared<int>(1);
     watched = token;
     Tensor mine = x * 2;
-    Tensor y = checkpoint([token](Tensor t) { return t.exp_(); }, mine);  // an input that becomes part of the graph
+    Tensor y = checkpoint([token](Tensor t) { return t.exp_(); },
+                          mine);  // an input that becomes part of the graph
   }
   EXPECT_TRUE(watched.expired());
 }
@@ -226,7 +251,8 @@ TEST(Checkpoint, TheGraphLetsGo) {
 // Six layers gelu(x w), all of 4 MiB: plainly each keeps its input and what goes into gelu.
 TEST(GpuCheckpoint, KeepsTheInputsOnly) {
   std::vector<Tensor> weights;
-  for (int i = 0; i < 6; i++) weights.push_back(torch::zeros({1024, 1024}, torch::kCUDA).requires_grad_());
+  for (int i = 0; i < 6; i++)
+    weights.push_back(torch::zeros({1024, 1024}, torch::kCUDA).requires_grad_());
   auto x = torch::zeros({1024, 1024}, torch::kCUDA);
   auto forward = [&](bool checkpointed) {
     Tensor y = x;
@@ -248,10 +274,11 @@ TEST(GpuCheckpoint, KeepsTheInputsOnly) {
     return std::pair(kept, scope.added_peak_bytes());
   };
   constexpr int64_t kLoss = 512, kTensor = 4 * kMiB;
-  EXPECT_EQ(figures(false).first, 11 * kTensor + kLoss);  // all but the first input, which is there anyway
+  EXPECT_EQ(figures(false).first,
+            11 * kTensor + kLoss);  // all but the first input, which is there anyway
   EXPECT_EQ(figures(true).first, 5 * kTensor + kLoss);
-  // The last layer's backward pass: its gradient, its input's and its weight's, on top of what is kept. Recomputation makes gelu's
-  // input only: it stops before gelu.
+  // The last layer's backward pass: its gradient, its input's and its weight's, on top of what is
+  // kept. Recomputation makes gelu's input only: it stops before gelu.
   EXPECT_EQ(figures(false).second, 13 * kTensor + 2 * kLoss);
   EXPECT_EQ(figures(true).second, 8 * kTensor + 2 * kLoss);
 }
@@ -265,8 +292,10 @@ TEST(GpuNumbersCheckpoint, SameBitsWithDropout) {
     forward(blocks, data, way).square().sum().backward();
     auto gradients = gradients_of(blocks);
     gradients.push_back(torch::rand({3}, torch::kCUDA));
-    if (way == Way::kPlain) expected = gradients;
-    else expect_same_bits(gradients, expected);
+    if (way == Way::kPlain)
+      expected = gradients;
+    else
+      expect_same_bits(gradients, expected);
   }
 }
 
@@ -278,7 +307,8 @@ TEST(SavedTensorHooks, ChangeWhatIsKept) {
         return nullptr;
       }
       packed++;
-      return tonnage::pack_with(t.to(torch::kBFloat16), [](const Tensor& p) { return p.to(torch::kFloat); });
+      return tonnage::pack_with(t.to(torch::kBFloat16),
+                                [](const Tensor& p) { return p.to(torch::kFloat); });
     }
     int parameters = 0, packed = 0;
   };
@@ -291,7 +321,8 @@ TEST(SavedTensorHooks, ChangeWhatIsKept) {
   }
   EXPECT_EQ(hooks->packed, 1);      // the linear's input
   EXPECT_EQ(hooks->parameters, 1);  // its weight, transposed
-  EXPECT_TRUE(torch::equal(linear->weight.grad(), torch::full({3, 4}, 2.0f)));  // 1.001 is 1 in bfloat16
+  EXPECT_TRUE(
+      torch::equal(linear->weight.grad(), torch::full({3, 4}, 2.0f)));  // 1.001 is 1 in bfloat16
 }
 
 TEST(SavedTensorHooks, InnermostGuardCountsAndWritesAreSeen) {
@@ -316,7 +347,8 @@ TEST(SavedTensorHooks, InnermostGuardCountsAndWritesAreSeen) {
   EXPECT_EQ(outer->count, 1);
   EXPECT_EQ(inner->count, 1);
   data.add_(1);
-  EXPECT_NE(error_of([&] { y.sum().backward(); }).find("modified by an inplace operation"), std::string::npos);
+  EXPECT_NE(error_of([&] { y.sum().backward(); }).find("modified by an inplace operation"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@
 
 namespace data_test {
 
-using torch::Tensor;
 using tonnage_test::error_of;
+using torch::Tensor;
 
 // Without std::filesystem: libtorch.so exports functions of it that are another compiler's.
 class Data : public testing::Test {
@@ -58,7 +58,8 @@ TEST_F(Data, NpyGoesThereAndBack) {
     tonnage::write_npy(path, tensor);
     EXPECT_TRUE(torch::equal(tonnage::map_npy(path), tensor)) << type;
     EXPECT_EQ((size_of(path) - tensor.nbytes()) % 64, 0u);
-    EXPECT_NE(error_of([&] { tonnage::write_npy(path, tensor); }).find("File exists"), std::string::npos);
+    EXPECT_NE(error_of([&] { tonnage::write_npy(path, tensor); }).find("File exists"),
+              std::string::npos);
   }
   tonnage::write_npy(file("scalar"), torch::tensor(7));
   EXPECT_EQ(tonnage::map_npy(file("scalar")).item<int>(), 7);
@@ -72,25 +73,31 @@ TEST_F(Data, NpyAsNumpyWritesIt) {
   std::string header = "{'descr': '<i2', 'fortran_order': False, 'shape': (3,), }";
   header.append(117 - header.size(), ' ');
   header += '\n';
-  std::string text = std::string("\x93NUMPY\x01\x00", 8) + char(header.size()) + '\0' + header + std::string("\x01\x00\x02\x00\xff\xff", 6);
-  EXPECT_TRUE(torch::equal(tonnage::map_npy(written("numpy", text)), torch::tensor({1, 2, -1}, torch::kShort)));
+  std::string text = std::string("\x93NUMPY\x01\x00", 8) + char(header.size()) + '\0' + header +
+                     std::string("\x01\x00\x02\x00\xff\xff", 6);
+  EXPECT_TRUE(torch::equal(tonnage::map_npy(written("numpy", text)),
+                           torch::tensor({1, 2, -1}, torch::kShort)));
 }
 
 TEST_F(Data, BrokenFilesAreRefused) {
   tonnage::write_npy(file("good"), torch::ones({100}));
   const std::string good = bytes_of(file("good"));
-  for (size_t n = 0; n < good.size(); n += 7) EXPECT_NE(error_of([&] { tonnage::map_npy(written("cut", good.substr(0, n))); }), "no error") << n;
+  for (size_t n = 0; n < good.size(); n += 7)
+    EXPECT_NE(error_of([&] { tonnage::map_npy(written("cut", good.substr(0, n))); }), "no error")
+        << n;
   auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = good;
     text.replace(text.find(from), from.size(), to);
     return error_of([&] { tonnage::map_npy(written("bad", text)); });
   };
   EXPECT_NE(changed("(100,)", "(999,)").find("asks for more"), std::string::npos);
-  EXPECT_NE(changed("(100,), }                ", "(4000000000,4000000000,),").find("asks for more"), std::string::npos);
+  EXPECT_NE(changed("(100,), }                ", "(4000000000,4000000000,),").find("asks for more"),
+            std::string::npos);
   EXPECT_NE(changed("<f4", ">f4").find("cannot be mapped"), std::string::npos);
   EXPECT_NE(changed("False", "True ").find("Fortran"), std::string::npos);
   EXPECT_NE(changed("(100,)", "(-10,)").find("shape"), std::string::npos);
-  EXPECT_NE(error_of([&] { tonnage::map_npy(file("missing")); }).find("No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::map_npy(file("missing")); }).find("No such file"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { tonnage::map_npy(folder_); }), "no error");
 }
 
@@ -98,9 +105,12 @@ TEST_F(Data, RawNumbers) {
   std::string bytes(4 + 12 * 4, '\0');
   for (int i = 0; i < 12; i++) bytes[4 + 4 * i] = char(i);
   const std::string path = written("raw", bytes);
-  EXPECT_TRUE(torch::equal(tonnage::map_raw(path, torch::kInt, {-1, 3}, 4), torch::arange(12, torch::kInt).view({4, 3})));
-  EXPECT_NE(error_of([&] { tonnage::map_raw(path, torch::kInt, {13}, 4); }).find("needs more"), std::string::npos);
-  EXPECT_NE(error_of([&] { tonnage::map_raw(path, torch::kInt, {1}, 3); }).find("multiple of 4"), std::string::npos);
+  EXPECT_TRUE(torch::equal(tonnage::map_raw(path, torch::kInt, {-1, 3}, 4),
+                           torch::arange(12, torch::kInt).view({4, 3})));
+  EXPECT_NE(error_of([&] { tonnage::map_raw(path, torch::kInt, {13}, 4); }).find("needs more"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::map_raw(path, torch::kInt, {1}, 3); }).find("multiple of 4"),
+            std::string::npos);
 }
 
 TEST_F(Data, DatasetsGiveRowsAndWindows) {
@@ -109,7 +119,8 @@ TEST_F(Data, DatasetsGiveRowsAndWindows) {
   EXPECT_EQ(*rows.size(), 10u);
   EXPECT_TRUE(torch::equal(rows.get(3).data, torch::tensor({6, 7})));
   EXPECT_THROW(rows.get(10), c10::Error);
-  auto loader = torch::data::make_data_loader(rows.map(torch::data::transforms::Stack<>()), 4);  // torch's own takes it too
+  auto loader = torch::data::make_data_loader(rows.map(torch::data::transforms::Stack<>()),
+                                              4);  // torch's own takes it too
   int64_t seen = 0;
   for (auto& batch : *loader) seen += batch.data.size(0);
   EXPECT_EQ(seen, 10);
@@ -117,13 +128,16 @@ TEST_F(Data, DatasetsGiveRowsAndWindows) {
   EXPECT_EQ(*tokens.size(), 3u);
   EXPECT_TRUE(torch::equal(tokens.get(2).data, torch::tensor({6, 7, 8, 9})));
   EXPECT_TRUE(torch::equal(tokens.get(2).target, torch::tensor({7, 8, 9, 10})));
-  EXPECT_TRUE(torch::equal(tokens.gather(torch::tensor({0, 2}))[1], torch::tensor({{1, 2, 3, 4}, {7, 8, 9, 10}})));
+  EXPECT_TRUE(torch::equal(tokens.gather(torch::tensor({0, 2}))[1],
+                           torch::tensor({{1, 2, 3, 4}, {7, 8, 9, 10}})));
 }
 
 TEST_F(Data, BatchesCoverAllRowsOnce) {
   tonnage::MappedDataset rows(torch::arange(10), torch::arange(10));
   for (int64_t workers : {1, 3}) {
-    tonnage::PrefetchLoader loader(tonnage::batches(rows, {.batch_size = 4, .shuffle = true, .seed = 3, .drop_last = false}), {.depth = 2, .workers = workers});
+    tonnage::PrefetchLoader loader(
+        tonnage::batches(rows, {.batch_size = 4, .shuffle = true, .seed = 3, .drop_last = false}),
+        {.depth = 2, .workers = workers});
     std::vector<Tensor> seen;
     while (auto batch = loader.next()) seen.push_back((*batch)[0]);
     ASSERT_EQ(seen.size(), 3u);
@@ -192,21 +206,26 @@ TEST_F(Data, AugmentationOnlyMovesPixels) {
       EXPECT_EQ(found, 1);
     }
   EXPECT_GT(kinds.size(), 15u);
-  tonnage::Augment again({.crop = 5, .padding = 1, .seed = 4}), first({.crop = 5, .padding = 1, .seed = 4});
+  tonnage::Augment again({.crop = 5, .padding = 1, .seed = 4}),
+      first({.crop = 5, .padding = 1, .seed = 4});
   EXPECT_TRUE(torch::equal(first(images), again(images)));
 }
 
 TEST_F(Data, BytesBecomeNormalisedFloats) {
   Tensor bytes = torch::randint(0, 256, {2, 3, 8, 8}, torch::kByte);
-  tonnage::Augment normal({.random_crop = false, .flip = 0, .mean = {0.5, 0.4, 0.3}, .deviation = {0.2, 0.3, 0.4}});
-  Tensor expected = (bytes.to(torch::kFloat) / 255 - torch::tensor({0.5, 0.4, 0.3}).view({3, 1, 1})) / torch::tensor({0.2, 0.3, 0.4}).view({3, 1, 1});
+  tonnage::Augment normal(
+      {.random_crop = false, .flip = 0, .mean = {0.5, 0.4, 0.3}, .deviation = {0.2, 0.3, 0.4}});
+  Tensor expected =
+      (bytes.to(torch::kFloat) / 255 - torch::tensor({0.5, 0.4, 0.3}).view({3, 1, 1})) /
+      torch::tensor({0.2, 0.3, 0.4}).view({3, 1, 1});
   EXPECT_TRUE(torch::allclose(normal(bytes), expected, 1e-5, 1e-6));
   tonnage::Augment holes({.random_crop = false, .flip = 0, .cutout = 4});
   Tensor cut = holes(torch::ones({64, 1, 16, 16}));
   Tensor zeros = (cut == 0).flatten(1).sum(1);
   EXPECT_EQ(zeros.max().item<int64_t>(), 16);
   EXPECT_GE(zeros.min().item<int64_t>(), 4);
-  EXPECT_NE(error_of([&] { tonnage::Augment({.crop = 20})(bytes); }).find("does not fit"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::Augment({.crop = 20})(bytes); }).find("does not fit"),
+            std::string::npos);
 }
 
 TEST(GpuData, TheLoaderHoldsDepthPlusOneBatches) {
@@ -239,7 +258,8 @@ TEST(GpuNumbersData, BatchesArriveWhole) {
     sums.push_back((*batch)[0].max());
   }
   for (size_t i = 0; i < sums.size(); i++) EXPECT_EQ(sums[i].item<float>(), float(i / 2));
-  for (size_t i = 0; i < kept.size(); i++) EXPECT_EQ(kept[i].mean().item<float>(), float(50 * i + 7));
+  for (size_t i = 0; i < kept.size(); i++)
+    EXPECT_EQ(kept[i].mean().item<float>(), float(50 * i + 7));
 }
 
 }  // namespace data_test

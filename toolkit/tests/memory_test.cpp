@@ -50,7 +50,9 @@ TEST(DeviceCheck, NamesWhatIsElsewhere) {
     EXPECT_NE(text.find("bias [3] is on meta"), std::string::npos) << text;
     EXPECT_NE(text.find("count [] is on meta"), std::string::npos) << text;
   }
-  EXPECT_THROW(tonnage::assert_on_device({{"x", torch::ones({2})}, {"none", torch::Tensor()}}, torch::kCUDA), c10::Error);
+  EXPECT_THROW(
+      tonnage::assert_on_device({{"x", torch::ones({2})}, {"none", torch::Tensor()}}, torch::kCUDA),
+      c10::Error);
 }
 
 TEST(GpuMemory, CountsToTheByte) {
@@ -59,24 +61,32 @@ TEST(GpuMemory, CountsToTheByte) {
   auto a = torch::empty({30 * kMiB}, torch::dtype(torch::kByte).device(torch::kCUDA));
   auto b = torch::empty({1000}, torch::dtype(torch::kByte).device(torch::kCUDA));
   const auto after = tonnage::memory_stats();
-  EXPECT_EQ(after.allocated_bytes.all.current - before.allocated_bytes.all.current, 30 * kMiB + 1024);
-  EXPECT_EQ(after.requested_bytes.all.current - before.requested_bytes.all.current, 30 * kMiB + 1000);
-  EXPECT_EQ(after.allocated_bytes.small_pool.current - before.allocated_bytes.small_pool.current, 1024);
+  EXPECT_EQ(after.allocated_bytes.all.current - before.allocated_bytes.all.current,
+            30 * kMiB + 1024);
+  EXPECT_EQ(after.requested_bytes.all.current - before.requested_bytes.all.current,
+            30 * kMiB + 1000);
+  EXPECT_EQ(after.allocated_bytes.small_pool.current - before.allocated_bytes.small_pool.current,
+            1024);
   EXPECT_EQ(after.allocations.all.current - before.allocations.all.current, 2);
   EXPECT_EQ(after.as_map().at("allocated_bytes.all.current"), after.allocated_bytes.all.current);
   const auto free_after = tonnage::free_memory();
   EXPECT_EQ(free_after.total_bytes, free_before.total_bytes);
-  EXPECT_EQ(free_before.free_bytes - free_after.free_bytes, free_after.reserved_bytes - free_before.reserved_bytes);
-  EXPECT_EQ(free_after.total_bytes, free_after.free_bytes + free_after.reserved_bytes + free_after.other_bytes());
+  EXPECT_EQ(free_before.free_bytes - free_after.free_bytes,
+            free_after.reserved_bytes - free_before.reserved_bytes);
+  EXPECT_EQ(free_after.total_bytes,
+            free_after.free_bytes + free_after.reserved_bytes + free_after.other_bytes());
   const std::string table = tonnage::memory_summary();
   EXPECT_NE(table.find("Allocated memory"), std::string::npos);
   EXPECT_NE(table.find("from small pool"), std::string::npos);
   size_t line = 0;
-  for (size_t end; (end = table.find('\n', line)) != std::string::npos; line = end + 1) EXPECT_EQ(end - line, 81u) << table;
+  for (size_t end; (end = table.find('\n', line)) != std::string::npos; line = end + 1)
+    EXPECT_EQ(end - line, 81u) << table;
 }
 
 TEST(GpuMemory, PeakScopesNest) {
-  auto bytes = [](int64_t n) { return torch::empty({n}, torch::dtype(torch::kByte).device(torch::kCUDA)); };
+  auto bytes = [](int64_t n) {
+    return torch::empty({n}, torch::dtype(torch::kByte).device(torch::kCUDA));
+  };
   auto held = bytes(4 * kMiB);
   const int64_t base = tonnage::memory_stats().allocated_bytes.all.current;
   tonnage::PeakScope outer;
@@ -112,7 +122,8 @@ TEST(GpuHousekeeping, GivesBackCachedBlocks) {
   EXPECT_EQ(schedule.step(), 64 * kMiB);
   EXPECT_EQ(tonnage::memory_stats().reserved_bytes.all.current, before);
   { auto a = torch::empty({64 * kMiB}, torch::dtype(torch::kByte).device(torch::kCUDA)); }
-  EXPECT_EQ(tonnage::EmptyCacheSchedule({.unused_fraction = 0.5}).step(), 0);  // 64 MiB are little of an H200
+  EXPECT_EQ(tonnage::EmptyCacheSchedule({.unused_fraction = 0.5}).step(),
+            0);  // 64 MiB are little of an H200
   EXPECT_EQ(tonnage::EmptyCacheSchedule({.unused_fraction = 0.0001}).step(), 64 * kMiB);
   EXPECT_THROW(tonnage::EmptyCacheSchedule({}), c10::Error);
 }
@@ -123,7 +134,8 @@ TEST(GpuHousekeeping, FftPlansAndAllocatorSettings) {
   tonnage::clear_cufft_plan_cache();
   EXPECT_EQ(tonnage::cufft_plan_cache_size(), 0);
   const std::string before = tonnage::allocator_settings();
-  // A cached block of 100 MiB serves a request for 70 MiB by being divided, unless blocks of that size are not to be.
+  // A cached block of 100 MiB serves a request for 70 MiB by being divided, unless blocks of that
+  // size are not to be.
   auto grows_by = [] {
     tonnage::empty_cache();
     { auto cached = torch::empty({100 * kMiB}, torch::dtype(torch::kByte).device(torch::kCUDA)); }

@@ -1,4 +1,5 @@
-// What optimizers take on the device, to the byte (virtual GPU), and their numbers there (a real card only: GpuNumbers*).
+// What optimizers take on the device, to the byte (virtual GPU), and their numbers there (a real
+// card only: GpuNumbers*).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -28,7 +29,8 @@ std::vector<Tensor> matrices(int count) {
 
 struct Cost {
   int64_t kept_bytes;  // state
-  int64_t first_peak_bytes, peak_bytes;  // on top of what was there, in the first step and a later one
+  int64_t first_peak_bytes,
+      peak_bytes;  // on top of what was there, in the first step and a later one
 };
 
 Cost cost_of(to::Optimizer& optimizer) {
@@ -86,13 +88,18 @@ TEST(GpuOptim, AdafactorKeepsARowAndAColumn) {
 TEST(GpuOptim, InBackwardNeverHoldsAllGradients) {
   const auto peak = [](bool in_backward) {
     torch::nn::Sequential net;
-    for (int i = 0; i < 8; i++) net->push_back(torch::nn::Linear(torch::nn::LinearOptions(1024, 1024).bias(false)));
+    for (int i = 0; i < 8; i++)
+      net->push_back(torch::nn::Linear(torch::nn::LinearOptions(1024, 1024).bias(false)));
     net->to(torch::kCUDA);
-    auto make = [](std::vector<Tensor> p) { return std::make_unique<tonnage::FusedSGD>(std::move(p), to::SGDOptions(0.1)); };
+    auto make = [](std::vector<Tensor> p) {
+      return std::make_unique<tonnage::FusedSGD>(std::move(p), to::SGDOptions(0.1));
+    };
     std::unique_ptr<tonnage::OptimizerInBackward> inside;
     std::unique_ptr<to::Optimizer> outside;
-    if (in_backward) inside = std::make_unique<tonnage::OptimizerInBackward>(net->parameters(), make);
-    else outside = make(net->parameters());
+    if (in_backward)
+      inside = std::make_unique<tonnage::OptimizerInBackward>(net->parameters(), make);
+    else
+      outside = make(net->parameters());
     Tensor x = torch::zeros({2, 1024}, torch::kCUDA);
     int64_t bytes = 0;
     for (int i = 0; i < 2; i++) {
@@ -104,7 +111,8 @@ TEST(GpuOptim, InBackwardNeverHoldsAllGradients) {
     return bytes;
   };
   const int64_t plain = peak(false), inside = peak(true);
-  // Its peak is at the last layer, where 7 activations and a gradient on its way, 8 KiB each, are there as well.
+  // Its peak is at the last layer, where 7 activations and a gradient on its way, 8 KiB each, are
+  // there as well.
   EXPECT_EQ(plain - inside, 7 * 4 * kMiB - 8 * 8192);
 }
 
@@ -117,11 +125,13 @@ TEST(GpuOptim, OffloadedKeepsNothingOnTheDevice) {
   EXPECT_EQ(adamw.host_bytes(), 8 * 8 * kMiB);
 }
 
-std::vector<Tensor> trained(const std::function<std::unique_ptr<to::Optimizer>(std::vector<Tensor>)>& make, torch::Device device,
-                            torch::ScalarType type = torch::kFloat) {
+std::vector<Tensor> trained(
+    const std::function<std::unique_ptr<to::Optimizer>(std::vector<Tensor>)>& make,
+    torch::Device device, torch::ScalarType type = torch::kFloat) {
   std::vector<Tensor> p;
   torch::manual_seed(1);
-  for (const auto& shape : std::vector<std::vector<int64_t>>{{300, 257}, {5000}, {17}, {64, 3, 3, 3}})
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{300, 257}, {5000}, {17}, {64, 3, 3, 3}})
     p.push_back(torch::randn(shape).to(device, type).requires_grad_());
   auto optimizer = make(p);
   for (int i = 0; i < 5; i++) {
@@ -133,13 +143,24 @@ std::vector<Tensor> trained(const std::function<std::unique_ptr<to::Optimizer>(s
 }
 
 TEST(GpuNumbersOptim, SameOnTheCardAsOnTheCpu) {
-  auto eight = [](std::vector<Tensor> p) { return std::make_unique<tonnage::Adam8bit>(p, tonnage::Adam8bitOptions(1e-2).min_elements(1000)); };
+  auto eight = [](std::vector<Tensor> p) {
+    return std::make_unique<tonnage::Adam8bit>(p,
+                                               tonnage::Adam8bitOptions(1e-2).min_elements(1000));
+  };
   auto factor = [](std::vector<Tensor> p) { return std::make_unique<tonnage::Adafactor>(p); };
-  auto fused = [](std::vector<Tensor> p) { return std::make_unique<tonnage::FusedAdamW>(p, to::AdamWOptions(1e-2)); };
-  auto foreach = [](std::vector<Tensor> p) { return std::make_unique<tonnage::ForeachAdamW>(p, to::AdamWOptions(1e-2)); };
-  auto offloaded = [](std::vector<Tensor> p) { return std::make_unique<tonnage::OffloadedAdamW>(p, to::AdamWOptions(1e-2), 1 << 18); };
-  const auto compare = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b, double tolerance) {
-    for (size_t i = 0; i < a.size(); i++) EXPECT_LE((a[i] - b[i]).abs().max().item<double>(), tolerance) << i;
+  auto fused = [](std::vector<Tensor> p) {
+    return std::make_unique<tonnage::FusedAdamW>(p, to::AdamWOptions(1e-2));
+  };
+  auto foreach = [](std::vector<Tensor> p) {
+    return std::make_unique<tonnage::ForeachAdamW>(p, to::AdamWOptions(1e-2));
+  };
+  auto offloaded = [](std::vector<Tensor> p) {
+    return std::make_unique<tonnage::OffloadedAdamW>(p, to::AdamWOptions(1e-2), 1 << 18);
+  };
+  const auto compare = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b,
+                          double tolerance) {
+    for (size_t i = 0; i < a.size(); i++)
+      EXPECT_LE((a[i] - b[i]).abs().max().item<double>(), tolerance) << i;
   };
   compare(trained(fused, torch::kCUDA), trained(fused, torch::kCPU), 1e-5);
   compare(trained(foreach, torch::kCUDA), trained(fused, torch::kCPU), 1e-5);
@@ -147,8 +168,10 @@ TEST(GpuNumbersOptim, SameOnTheCardAsOnTheCpu) {
   compare(trained(offloaded, torch::kCUDA), trained(fused, torch::kCUDA), 0);
   // A code on the edge of two places may fall to either side: a small share of one step.
   compare(trained(eight, torch::kCUDA), trained(eight, torch::kCPU), 1e-3);
-  compare(trained(eight, torch::kCUDA, torch::kBFloat16), trained(eight, torch::kCPU, torch::kBFloat16), 0.04);
-  compare(trained(eight, torch::kCUDA, torch::kHalf), trained(eight, torch::kCPU, torch::kHalf), 1e-2);
+  compare(trained(eight, torch::kCUDA, torch::kBFloat16),
+          trained(eight, torch::kCPU, torch::kBFloat16), 0.04);
+  compare(trained(eight, torch::kCUDA, torch::kHalf), trained(eight, torch::kCPU, torch::kHalf),
+          1e-2);
 }
 
 }  // namespace optim_memory_test

@@ -29,11 +29,13 @@ void set_gradients(const std::vector<Tensor>& parameters, int seed) {
   torch::manual_seed(seed);
   for (const Tensor& p : parameters) {
     Tensor leaf = p;
-    leaf.mutable_grad() = torch::randn(p.sizes(), p.options().device(torch::kCPU).requires_grad(false)).to(p.device());
+    leaf.mutable_grad() =
+        torch::randn(p.sizes(), p.options().device(torch::kCPU).requires_grad(false)).to(p.device());
   }
 }
 
-// Both optimizers over equal parameters and gradients; the largest difference between the results, relative.
+// Both optimizers over equal parameters and gradients; the largest difference between the results,
+// relative.
 template <class A, class B, class Options>
 double difference(Options options, int steps = 6) {
   auto a = make_parameters(), b = make_parameters();
@@ -47,23 +49,30 @@ double difference(Options options, int steps = 6) {
   }
   double worst = 0;
   for (size_t i = 0; i < a.size(); i++)
-    worst = std::max(worst, ((a[i] - b[i]).abs() / b[i].abs().clamp_min(1e-3)).max().item<double>());
+    worst =
+        std::max(worst, ((a[i] - b[i]).abs() / b[i].abs().clamp_min(1e-3)).max().item<double>());
   return worst;
 }
 
 TEST(Optim, FusedAdamsFollowTorch) {
-  EXPECT_LT((difference<tonnage::FusedAdam, to::Adam>(to::AdamOptions(1e-2).weight_decay(0.1))), 2e-5);
+  EXPECT_LT((difference<tonnage::FusedAdam, to::Adam>(to::AdamOptions(1e-2).weight_decay(0.1))),
+            2e-5);
   EXPECT_LT((difference<tonnage::FusedAdam, to::Adam>(to::AdamOptions(1e-2).amsgrad(true))), 2e-5);
-  EXPECT_LT((difference<tonnage::FusedAdamW, to::AdamW>(to::AdamWOptions(1e-2).weight_decay(0.1))), 2e-5);
+  EXPECT_LT((difference<tonnage::FusedAdamW, to::AdamW>(to::AdamWOptions(1e-2).weight_decay(0.1))),
+            2e-5);
 }
 
 TEST(Optim, ForeachAdamsFollowTorch) {
-  EXPECT_LT((difference<tonnage::ForeachAdam, to::Adam>(to::AdamOptions(1e-2).weight_decay(0.1))), 2e-5);
-  EXPECT_LT((difference<tonnage::ForeachAdamW, to::AdamW>(to::AdamWOptions(1e-2).weight_decay(0.1).amsgrad(true))), 2e-5);
+  EXPECT_LT((difference<tonnage::ForeachAdam, to::Adam>(to::AdamOptions(1e-2).weight_decay(0.1))),
+            2e-5);
+  EXPECT_LT((difference<tonnage::ForeachAdamW, to::AdamW>(
+                to::AdamWOptions(1e-2).weight_decay(0.1).amsgrad(true))),
+            2e-5);
 }
 
 TEST(Optim, SgdFollowsTorch) {
-  for (auto options : {to::SGDOptions(0.1), to::SGDOptions(0.1).momentum(0.9), to::SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
+  for (auto options : {to::SGDOptions(0.1), to::SGDOptions(0.1).momentum(0.9),
+                       to::SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
                        to::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01),
                        to::SGDOptions(0.1).momentum(0.9).dampening(0.3)}) {
     EXPECT_LT((difference<tonnage::FusedSGD, to::SGD>(options)), 1e-5);
@@ -120,13 +129,17 @@ TEST(Optim, NothingChangesWhereOneGradientIsWrong) {
   tonnage::FusedAdamW optimizer(p, to::AdamWOptions(1e-2));
   set_gradients(p, 1);
   auto before = p[0].detach().clone();
-  Tensor sparse = torch::sparse_coo_tensor(torch::zeros({2, 1}, torch::kLong), torch::ones({1}), {40, 3}).to(torch::kDouble);
+  Tensor sparse =
+      torch::sparse_coo_tensor(torch::zeros({2, 1}, torch::kLong), torch::ones({1}), {40, 3})
+          .to(torch::kDouble);
   p[4].mutable_grad() = sparse;
   try {
     optimizer.step();
     FAIL() << "no error";
   } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what_without_backtrace()).find("gradient of parameter 4 is sparse"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what_without_backtrace()).find("gradient of parameter 4 is sparse"),
+              std::string::npos)
+        << error.what();
   }
   EXPECT_TRUE(torch::equal(p[0], before));
   EXPECT_TRUE(optimizer.state().empty());
@@ -138,7 +151,8 @@ struct PlainAdafactor {
   int step = 0;
   void update(Tensor p, const Tensor& grad, double lr, double weight_decay) {
     step++;
-    const double eps1 = 1.1920928955078125e-07, share = std::pow(step, -0.8), rate = std::min(lr, 1 / std::sqrt(double(step)));
+    const double eps1 = 1.1920928955078125e-07, share = std::pow(step, -0.8),
+                 rate = std::min(lr, 1 / std::sqrt(double(step)));
     const double alpha = std::max(1e-3, p.square().mean().sqrt().item<double>()) * rate;
     p.mul_(1 - lr * weight_decay);
     Tensor estimate;
@@ -178,7 +192,8 @@ TEST(Optim, CodesOfEightBits) {
   EXPECT_EQ(scales.numel(), 4);
   Tensor back = tonnage::dequantize_blocks(codes, scales, true);
   Tensor limit = scales.repeat_interleave(256).slice(0, 0, 1000);
-  // The last decade has 64 places of 0.9 / 64: an error of at most half of one, of the block's magnitude.
+  // The last decade has 64 places of 0.9 / 64: an error of at most half of one, of the block's
+  // magnitude.
   EXPECT_LE(((back - values).abs() / limit).max().item<float>(), 0.9 / 64 / 2 + 1e-6);
   EXPECT_TRUE(torch::equal(torch::sign(back), torch::sign(values)));
   // Every code is a fixed point.
@@ -197,9 +212,11 @@ TEST(Optim, CodesOfEightBits) {
 }
 
 // A regression problem: both optimizers must reach the same loss.
-double trained_loss(const std::function<std::unique_ptr<to::Optimizer>(std::vector<Tensor>)>& make, torch::ScalarType type = torch::kFloat) {
+double trained_loss(const std::function<std::unique_ptr<to::Optimizer>(std::vector<Tensor>)>& make,
+                    torch::ScalarType type = torch::kFloat) {
   torch::manual_seed(5);
-  torch::nn::Sequential net(torch::nn::Linear(64, 256), torch::nn::GELU(), torch::nn::Linear(256, 16));
+  torch::nn::Sequential net(torch::nn::Linear(64, 256), torch::nn::GELU(),
+                            torch::nn::Linear(256, 16));
   net->to(type);
   Tensor x = torch::randn({256, 64}), y = torch::sin(x.matmul(torch::randn({64, 16}) / 4));
   auto optimizer = make(net->parameters());
@@ -214,12 +231,20 @@ double trained_loss(const std::function<std::unique_ptr<to::Optimizer>(std::vect
 }
 
 TEST(Optim, EightBitsTrainAsWellAsFloat) {
-  const double full = trained_loss([](auto p) { return std::make_unique<to::AdamW>(p, to::AdamWOptions(3e-3)); });
-  const double small = trained_loss([](auto p) { return std::make_unique<tonnage::Adam8bit>(p, tonnage::Adam8bitOptions(3e-3).min_elements(1024)); });
+  const double full =
+      trained_loss([](auto p) { return std::make_unique<to::AdamW>(p, to::AdamWOptions(3e-3)); });
+  const double small = trained_loss([](auto p) {
+    return std::make_unique<tonnage::Adam8bit>(p,
+                                               tonnage::Adam8bitOptions(3e-3).min_elements(1024));
+  });
   EXPECT_LT(full, 0.1);
   EXPECT_NEAR(small, full, 0.05 * full);
   const double half = trained_loss(
-      [](auto p) { return std::make_unique<tonnage::Adam8bit>(p, tonnage::Adam8bitOptions(3e-3).min_elements(1024)); }, torch::kBFloat16);
+      [](auto p) {
+        return std::make_unique<tonnage::Adam8bit>(
+            p, tonnage::Adam8bitOptions(3e-3).min_elements(1024));
+      },
+      torch::kBFloat16);
   EXPECT_LT(half, 0.15);
 }
 
@@ -244,12 +269,17 @@ TEST(Optim, EightBitStateIsSavedAndLoaded) {
 TEST(Optim, InBackwardIsBitwiseThePlainLoop) {
   auto run = [](bool in_backward) {
     torch::manual_seed(9);
-    torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 4));
-    auto make = [](std::vector<Tensor> p) { return std::make_unique<tonnage::FusedAdamW>(std::move(p), to::AdamWOptions(1e-2)); };
+    torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(),
+                              torch::nn::Linear(32, 4));
+    auto make = [](std::vector<Tensor> p) {
+      return std::make_unique<tonnage::FusedAdamW>(std::move(p), to::AdamWOptions(1e-2));
+    };
     std::unique_ptr<tonnage::OptimizerInBackward> inside;
     std::unique_ptr<to::Optimizer> outside;
-    if (in_backward) inside = std::make_unique<tonnage::OptimizerInBackward>(net->parameters(), make);
-    else outside = make(net->parameters());
+    if (in_backward)
+      inside = std::make_unique<tonnage::OptimizerInBackward>(net->parameters(), make);
+    else
+      outside = make(net->parameters());
     for (int i = 0; i < 5; i++) {
       Tensor x = torch::randn({16, 8});
       net->forward(x).square().mean().backward();
@@ -263,12 +293,17 @@ TEST(Optim, InBackwardIsBitwiseThePlainLoop) {
 }
 
 TEST(Optim, InBackwardRefusesWhatItCannotDo) {
-  auto make = [](std::vector<Tensor> p) { return std::make_unique<to::SGD>(std::move(p), to::SGDOptions(0.1)); };
+  auto make = [](std::vector<Tensor> p) {
+    return std::make_unique<to::SGD>(std::move(p), to::SGDOptions(0.1));
+  };
   Tensor x = torch::ones({2}, torch::requires_grad()), frozen = torch::ones({2});
   EXPECT_THROW(tonnage::OptimizerInBackward({x, frozen}, make), c10::Error);
   EXPECT_THROW(tonnage::OptimizerInBackward({x * 2}, make), c10::Error);
   EXPECT_THROW(tonnage::OptimizerInBackward({x, x}, make), c10::Error);
-  { tonnage::OptimizerInBackward once({x}, make); EXPECT_THROW(tonnage::OptimizerInBackward({x}, make), c10::Error); }
+  {
+    tonnage::OptimizerInBackward once({x}, make);
+    EXPECT_THROW(tonnage::OptimizerInBackward({x}, make), c10::Error);
+  }
   (x * 2).sum().backward();  // the hook is gone
   EXPECT_TRUE(torch::equal(x.grad(), torch::full({2}, 2.0f)));
   EXPECT_TRUE(torch::equal(x, torch::ones({2})));

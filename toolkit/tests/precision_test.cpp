@@ -13,22 +13,27 @@
 
 namespace {
 
-using torch::Tensor;
 using tonnage_test::error_of;
+using torch::Tensor;
 
-// What torch.amp.GradScaler('cpu') of PyTorch 2.11 does for these options and infinities: scale, growth tracker, last parameter.
+// What torch.amp.GradScaler('cpu') of PyTorch 2.11 does for these options and infinities: scale,
+// growth tracker, last parameter.
 TEST(GradScaler, SameTrajectoryAsPython) {
   const int infinite[] = {0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0};
   const double scales[] = {1024, 3072, 768, 768, 2304, 2304, 6912, 1728, 432, 432, 1296};
   const int64_t trackers[] = {1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0};
-  const float parameters[] = {-0.30000001192092896f, -0.6000000238418579f, -0.6000000238418579f, -0.9000000357627869f, -1.2000000476837158f,
-                              -1.5f, -1.7999999523162842f, -1.7999999523162842f, -1.7999999523162842f, -2.0999999046325684f, -2.3999998569488525f};
+  const float parameters[] = {-0.30000001192092896f, -0.6000000238418579f, -0.6000000238418579f,
+                              -0.9000000357627869f,  -1.2000000476837158f, -1.5f,
+                              -1.7999999523162842f,  -1.7999999523162842f, -1.7999999523162842f,
+                              -2.0999999046325684f,  -2.3999998569488525f};
   Tensor p = torch::zeros({3}).requires_grad_();
   torch::optim::SGD optimizer({p}, torch::optim::SGDOptions(0.1));
-  tonnage::GradScaler scaler({.initial_scale = 1024, .growth_factor = 3, .backoff_factor = 0.25, .growth_interval = 2});
+  tonnage::GradScaler scaler(
+      {.initial_scale = 1024, .growth_factor = 3, .backoff_factor = 0.25, .growth_interval = 2});
   for (size_t i = 0; i < std::size(infinite); i++) {
     optimizer.zero_grad();
-    Tensor loss = (p * torch::tensor({1.f, 2.f, 3.f})).sum() * (infinite[i] ? std::numeric_limits<float>::infinity() : 1.f);
+    Tensor loss = (p * torch::tensor({1.f, 2.f, 3.f})).sum() *
+                  (infinite[i] ? std::numeric_limits<float>::infinity() : 1.f);
     scaler.scale(loss).backward();
     EXPECT_EQ(scaler.step(optimizer), !infinite[i]);
     scaler.update();
@@ -43,32 +48,43 @@ TEST(GradScaler, SameTrajectoryAsPython) {
 }
 
 template <class State, class Optimizer, class Options>
-void expect_rows(const scaled_fused::Row (&rows)[std::size(scaled_fused::kInfinite)], const Options& options, torch::ScalarType type = torch::kFloat) {
+void expect_rows(const scaled_fused::Row (&rows)[std::size(scaled_fused::kInfinite)],
+                 const Options& options, torch::ScalarType type = torch::kFloat) {
   Tensor p = torch::tensor(torch::ArrayRef<float>(scaled_fused::kStart)).to(type).requires_grad_();
   Optimizer optimizer({p}, options);
-  tonnage::GradScaler scaler({.initial_scale = 1024, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2});
+  tonnage::GradScaler scaler(
+      {.initial_scale = 1024, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 2});
   for (int i = 0; i < static_cast<int>(std::size(rows)); i++) {
     const bool infinite = scaled_fused::kInfinite[i];
     optimizer.zero_grad();
-    Tensor loss = (p * torch::arange(1, 6, type) / 4).sum() * (infinite ? std::numeric_limits<double>::infinity() : 1.0);
+    Tensor loss = (p * torch::arange(1, 6, type) / 4).sum() *
+                  (infinite ? std::numeric_limits<double>::infinity() : 1.0);
     scaler.scale(loss).backward();
     if (i % scaled_fused::kUnscaled == 1 && type == torch::kFloat) scaler.unscale_(optimizer);
     EXPECT_EQ(scaler.step(optimizer), !infinite) << i;
     scaler.update();
-    EXPECT_TRUE(torch::equal(p.detach().to(torch::kFloat), torch::tensor(torch::ArrayRef<float>(rows[i].parameters)))) << i << p;
+    EXPECT_TRUE(torch::equal(p.detach().to(torch::kFloat),
+                             torch::tensor(torch::ArrayRef<float>(rows[i].parameters))))
+        << i << p;
     EXPECT_EQ(scaler.get_scale(), rows[i].scale) << i;
     if constexpr (!std::is_same_v<State, torch::optim::SGDParamState>) {
-      EXPECT_EQ(static_cast<State&>(*optimizer.state().at(p.unsafeGetTensorImpl())).step(), rows[i].step) << i;
+      EXPECT_EQ(static_cast<State&>(*optimizer.state().at(p.unsafeGetTensorImpl())).step(),
+                rows[i].step)
+          << i;
     }
   }
 }
 
 TEST(GradScaler, FusedOptimizersDoBitwiseWhatPythonsDo) {
   namespace to = torch::optim;
-  expect_rows<to::AdamParamState, tonnage::FusedAdam>(scaled_fused::kAdam, to::AdamOptions(0.0625).weight_decay(0.125).amsgrad(true));
-  expect_rows<to::AdamWParamState, tonnage::FusedAdamW>(scaled_fused::kAdamW, to::AdamWOptions(0.0625).weight_decay(0.125));
-  expect_rows<to::SGDParamState, tonnage::FusedSGD>(scaled_fused::kSGD, to::SGDOptions(0.0625).momentum(0.75).weight_decay(0.125).nesterov(true));
-  expect_rows<to::AdamWParamState, tonnage::FusedAdamW>(scaled_fused::kAdamWHalf, to::AdamWOptions(0.0625).weight_decay(0.125), torch::kHalf);
+  expect_rows<to::AdamParamState, tonnage::FusedAdam>(
+      scaled_fused::kAdam, to::AdamOptions(0.0625).weight_decay(0.125).amsgrad(true));
+  expect_rows<to::AdamWParamState, tonnage::FusedAdamW>(
+      scaled_fused::kAdamW, to::AdamWOptions(0.0625).weight_decay(0.125));
+  expect_rows<to::SGDParamState, tonnage::FusedSGD>(
+      scaled_fused::kSGD, to::SGDOptions(0.0625).momentum(0.75).weight_decay(0.125).nesterov(true));
+  expect_rows<to::AdamWParamState, tonnage::FusedAdamW>(
+      scaled_fused::kAdamWHalf, to::AdamWOptions(0.0625).weight_decay(0.125), torch::kHalf);
 }
 
 TEST(GradScaler, AFusedFirstStepThatIsSkippedLeavesNothingBehind) {
@@ -95,7 +111,9 @@ TEST(GradScaler, AFusedFirstStepThatIsSkippedLeavesNothingBehind) {
   torch::save(adam, file);
   torch::optim::AdamW plain({p}, torch::optim::AdamWOptions(0.5));
   torch::load(plain, file);
-  EXPECT_EQ(static_cast<torch::optim::AdamWParamState&>(*plain.state().at(p.unsafeGetTensorImpl())).step(), 0);
+  EXPECT_EQ(
+      static_cast<torch::optim::AdamWParamState&>(*plain.state().at(p.unsafeGetTensorImpl())).step(),
+      0);
 }
 
 TEST(GradScaler, AFusedOptimizerWithoutGradientsIsTold) {
@@ -111,10 +129,12 @@ TEST(GradScaler, AFusedOptimizerWithoutGradientsIsTold) {
 }
 
 TEST(GradScaler, WrongOrderIsTold) {
-  Tensor p = torch::ones({2}).requires_grad_(), half = torch::ones({2}, torch::kHalf).requires_grad_();
+  Tensor p = torch::ones({2}).requires_grad_(),
+         half = torch::ones({2}, torch::kHalf).requires_grad_();
   torch::optim::SGD optimizer({p}, 0.1), of_half({half}, 0.1);
   tonnage::GradScaler scaler;
-  EXPECT_NE(error_of([&] { scaler.step(optimizer); }).find("scale() was not called"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.step(optimizer); }).find("scale() was not called"),
+            std::string::npos);
   scaler.scale(p.sum()).backward();
   scaler.unscale_(optimizer);
   EXPECT_TRUE(torch::equal(p.grad(), torch::ones({2})));
@@ -122,7 +142,8 @@ TEST(GradScaler, WrongOrderIsTold) {
   EXPECT_TRUE(scaler.step(optimizer));
   EXPECT_NE(error_of([&] { scaler.step(optimizer); }).find("already"), std::string::npos);
   scaler.update();
-  EXPECT_NE(error_of([&] { scaler.update(); }).find("no gradients were checked"), std::string::npos);
+  EXPECT_NE(error_of([&] { scaler.update(); }).find("no gradients were checked"),
+            std::string::npos);
   half.sum().backward();
   EXPECT_NE(error_of([&] { scaler.step(of_half); }).find("float16"), std::string::npos);
   EXPECT_THROW(tonnage::GradScaler({.growth_factor = 1}), c10::Error);
@@ -153,12 +174,16 @@ TEST(AutocastGuard, CastsInsideAndPutsBack) {
 TEST(GpuAutocast, KeepsACopyOfEveryParameterUntilItEnds) {
   auto weight = torch::zeros({1024, 1024}, torch::kCUDA).requires_grad_();
   auto x = torch::ones({1024, 1024}, torch::kCUDA);
-  { tonnage::AutocastGuard guard; x.matmul(weight); }  // cuBLAS's workspace
+  {
+    tonnage::AutocastGuard guard;
+    x.matmul(weight);
+  }  // cuBLAS's workspace
   const int64_t before = tonnage::memory_stats().allocated_bytes.all.current;
   {
     tonnage::AutocastGuard guard;
     { Tensor y = x.matmul(weight).detach(); }
-    EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before, 2 << 20);  // the weight in bfloat16
+    EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before,
+              2 << 20);  // the weight in bfloat16
   }
   EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current, before);
 }
@@ -180,12 +205,14 @@ TEST(GpuGradScaler, AFusedStepTakesAScalarForTheCheckAndOneForTheKernel) {
   scaler.step(optimizer);
   // What was found; 1, to look without dividing; the step's number, once the 1 is gone.
   EXPECT_EQ(peak.peak_allocated_bytes() - before, 1024);
-  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before, 512);  // what was found, until update()
+  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before,
+            512);  // what was found, until update()
   scaler.update();
   EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current, before);
 }
 
-// On a card the host counts the step before it knows: the next step, save() or settle() puts that right.
+// On a card the host counts the step before it knows: the next step, save() or settle() puts that
+// right.
 TEST(GpuGradScaler, ASkippedFusedStepIsNotCountedInTheEnd) {
   auto p = torch::ones({1000}, torch::kCUDA).requires_grad_();
   tonnage::FusedAdamW optimizer({p}, torch::optim::AdamWOptions(0.1));
@@ -196,7 +223,11 @@ TEST(GpuGradScaler, ASkippedFusedStepIsNotCountedInTheEnd) {
     scaler.step(optimizer);
     scaler.update();
   };
-  const auto steps = [&] { return static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl())).step(); };
+  const auto steps = [&] {
+    return static_cast<torch::optim::AdamWParamState&>(
+               *optimizer.state().at(p.unsafeGetTensorImpl()))
+        .step();
+  };
   step(1);
   step(std::numeric_limits<double>::infinity());
   step(1);

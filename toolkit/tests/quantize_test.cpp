@@ -12,11 +12,13 @@
 
 namespace quantize_test {
 
-using torch::Tensor;
 using tonnage_test::error_of;
+using torch::Tensor;
 namespace nn = torch::nn;
 
-double relative(const Tensor& a, const Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
+double relative(const Tensor& a, const Tensor& b) {
+  return ((a - b).norm() / b.norm()).item<double>();
+}
 
 TEST(Quantize, LinearIsItsRoundedWeight) {
   torch::manual_seed(1);
@@ -28,7 +30,8 @@ TEST(Quantize, LinearIsItsRoundedWeight) {
   EXPECT_TRUE(torch::allclose(weight, (layer->weight / scale).round() * scale, 1e-5, 1e-7));
   // The input is rounded to 7 bits of its range.
   const double step = (x.max() - x.min()).item<double>() / 127;
-  EXPECT_TRUE(torch::allclose(small->forward(x), torch::linear(x, weight, layer->bias), 0, step / 2 * weight.abs().sum(1).max().item<double>() * 1.01));
+  EXPECT_TRUE(torch::allclose(small->forward(x), torch::linear(x, weight, layer->bias), 0,
+                              step / 2 * weight.abs().sum(1).max().item<double>() * 1.01));
   EXPECT_LT(relative(small->forward(x), layer->forward(x)), 0.02);
   EXPECT_EQ(small->weight_bytes(), 40 * 24 + 8 * 24);
 }
@@ -37,7 +40,8 @@ TEST(Quantize, LstmFollowsTheTrainedOne) {
   torch::manual_seed(2);
   torch::NoGradGuard no_grad;
   for (bool bidirectional : {false, true}) {
-    nn::LSTM lstm(nn::LSTMOptions(16, 32).num_layers(2).batch_first(true).bidirectional(bidirectional));
+    nn::LSTM lstm(
+        nn::LSTMOptions(16, 32).num_layers(2).batch_first(true).bidirectional(bidirectional));
     lstm->eval();
     tonnage::DynamicQuantizedLSTM small(lstm);
     Tensor x = torch::randn({4, 9, 16});
@@ -65,12 +69,14 @@ TEST(Quantize, RefusesGradients) {
   tonnage::DynamicQuantizedLinear small(nn::Linear(4, 4));
   EXPECT_THROW(small->forward(torch::ones({2, 4}, torch::requires_grad())), c10::Error);
   EXPECT_THROW(small->forward(torch::ones({2, 5})), c10::Error);
-  EXPECT_THROW(tonnage::DynamicQuantizedLSTM(nn::LSTM(nn::LSTMOptions(4, 6).proj_size(2))), c10::Error);
+  EXPECT_THROW(tonnage::DynamicQuantizedLSTM(nn::LSTM(nn::LSTMOptions(4, 6).proj_size(2))),
+               c10::Error);
 }
 
 TEST(Quantize, QatTrainsAndConvertsToWhatItSimulated) {
   torch::manual_seed(4);
-  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)), nn::ReLU(), nn::Flatten(), nn::Linear(8 * 6 * 6, 5));
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)), nn::ReLU(), nn::Flatten(),
+                     nn::Linear(8 * 6 * 6, 5));
   EXPECT_THROW(tonnage::convert(tonnage::prepare_qat(net)), c10::Error);  // never saw data
   auto qat = tonnage::prepare_qat(net);
   torch::optim::SGD optimizer(qat->parameters(), torch::optim::SGDOptions(0.05));
@@ -88,7 +94,8 @@ TEST(Quantize, QatTrainsAndConvertsToWhatItSimulated) {
   qat->eval();
   torch::NoGradGuard no_grad;
   Tensor expected = qat->forward(x), got = tonnage::convert(qat)->forward(x);
-  // Values on the edge between two steps may fall to either side: one step of the output, and few of them.
+  // Values on the edge between two steps may fall to either side: one step of the output, and few
+  // of them.
   const double step = qat[3]->as<tonnage::QatLinear>()->output_range->scale.item<double>();
   Tensor steps = ((got - expected) / step).abs();
   EXPECT_LE(steps.max().item<double>(), 1.01);
@@ -99,7 +106,8 @@ TEST(Quantize, FakeQuantizationRoundsAndPassesGradients) {
   tonnage::FakeQuantize weight(tonnage::FakeQuantizeImpl::Kind::kWeight);
   Tensor w = torch::tensor({{1.27f, 0.013f, -0.5f}, {0.0f, 2.54f, 0.031f}}).requires_grad_();
   Tensor q = weight->forward(w);
-  EXPECT_TRUE(torch::allclose(q, torch::tensor({{1.27f, 0.01f, -0.5f}, {0.0f, 2.54f, 0.04f}}), 0, 1e-5));
+  EXPECT_TRUE(
+      torch::allclose(q, torch::tensor({{1.27f, 0.01f, -0.5f}, {0.0f, 2.54f, 0.04f}}), 0, 1e-5));
   q.sum().backward();
   EXPECT_TRUE(torch::equal(w.grad(), torch::ones({2, 3})));
   tonnage::FakeQuantize fresh(tonnage::FakeQuantizeImpl::Kind::kActivation);
@@ -107,7 +115,8 @@ TEST(Quantize, FakeQuantizationRoundsAndPassesGradients) {
   EXPECT_THROW(fresh->forward(w), c10::Error);
 }
 
-// Layers at all kinds of places: typed members, an entry of a Sequential that is a typed member, a list, one layer twice.
+// Layers at all kinds of places: typed members, an entry of a Sequential that is a typed member, a
+// list, one layer twice.
 struct HeadImpl : nn::Module {
   HeadImpl() { fc = register_module("fc", tonnage::Linear(32, 4)); }
   Tensor forward(const Tensor& x) { return fc(x); }
@@ -118,7 +127,8 @@ TORCH_MODULE(Head);
 struct TreeImpl : nn::Module {
   TreeImpl() {
     stem = register_module("stem", tonnage::Conv2d(nn::Conv2dOptions(2, 4, 3).padding(1)));
-    body = register_module("body", nn::Sequential(nn::Flatten(), nn::Linear(4 * 25, 32), nn::ReLU()));
+    body =
+        register_module("body", nn::Sequential(nn::Flatten(), nn::Linear(4 * 25, 32), nn::ReLU()));
     shared = register_module("shared", tonnage::Linear(nn::LinearOptions(32, 32).bias(false)));
     again = register_module("again", shared);
     lstm = register_module("lstm", tonnage::LSTM(nn::LSTMOptions(32, 32).batch_first(true)));
@@ -190,11 +200,13 @@ TEST(Replaceable, ForwardGoesToTheSubstitute) {
   EXPECT_TRUE(torch::allclose(layer(x), before, 1e-4, 1e-5));
   EXPECT_FALSE(layer->substitute()->is_training());
   EXPECT_EQ(weight.use_count(), 1);  // the layer let go of it
-  EXPECT_EQ(layer->named_parameters().keys(), (std::vector<std::string>{"layer.0.weight", "layer.1.weight", "layer.1.bias"}));
+  EXPECT_EQ(layer->named_parameters().keys(),
+            (std::vector<std::string>{"layer.0.weight", "layer.1.weight", "layer.1.bias"}));
   nn::Linear other(6, 4);
   layer->replace(other);
   EXPECT_TRUE(torch::equal(layer(x), other(x)));
-  EXPECT_EQ(layer->named_parameters().keys(), (std::vector<std::string>{"layer.weight", "layer.bias"}));
+  EXPECT_EQ(layer->named_parameters().keys(),
+            (std::vector<std::string>{"layer.weight", "layer.bias"}));
   EXPECT_THROW(layer->clone(), c10::Error);
   EXPECT_THROW(layer->replace(layer), c10::Error);
   EXPECT_THROW(layer->replace(nn::Linear(nullptr)), c10::Error);
@@ -205,7 +217,8 @@ TEST(Replaceable, AnyLayerOfATree) {
   Tree tree;
   Tensor x = torch::randn({2, 2, 5, 5}), before = tree(x);
   std::vector<std::string> seen;
-  const auto lora = [&](const std::string& name, const std::shared_ptr<nn::Module>& layer) -> std::optional<nn::AnyModule> {
+  const auto lora = [&](const std::string& name,
+                        const std::shared_ptr<nn::Module>& layer) -> std::optional<nn::AnyModule> {
     seen.push_back(name);
     auto linear = std::dynamic_pointer_cast<nn::LinearImpl>(layer);
     if (!linear) return std::nullopt;
@@ -215,7 +228,7 @@ TEST(Replaceable, AnyLayerOfATree) {
   EXPECT_EQ(done.replaced, (std::vector<std::string>{"body.1", "shared", "head.fc"}));
   EXPECT_TRUE(done.fixed.empty());
   EXPECT_TRUE(torch::allclose(tree(x), before, 1e-5, 1e-6));  // a new LoRA layer is the layer
-  EXPECT_TRUE(tree->again->substitute());                    // one object in two places
+  EXPECT_TRUE(tree->again->substitute());                     // one object in two places
   tree(x).sum().backward();
   EXPECT_TRUE(tree->shared->substitute()->as<tonnage::LoraLinear>()->lora_b.grad().defined());
 }
@@ -234,61 +247,84 @@ TEST(Quantize, AnyModuleTree) {
   EXPECT_EQ(tree->parameters().size(), 2u);  // the convolution's
   // Every one of them computes in int8: its own numbers, put together by hand.
   Tensor y = tree->body->forward(tree->stem(x));
-  auto shared = std::dynamic_pointer_cast<tonnage::DynamicQuantizedLinearImpl>(tree->shared->substitute());
+  auto shared =
+      std::dynamic_pointer_cast<tonnage::DynamicQuantizedLinearImpl>(tree->shared->substitute());
   ASSERT_TRUE(shared);
   y = shared->forward(torch::tanh(shared->forward(y)));
-  EXPECT_TRUE(torch::equal(after, tree->head(std::get<0>(tree->lstm->substitute()->as<tonnage::DynamicQuantizedLSTM>()->forward(y.unsqueeze(1))).squeeze(1))));
+  EXPECT_TRUE(torch::equal(
+      after,
+      tree->head(std::get<0>(tree->lstm->substitute()->as<tonnage::DynamicQuantizedLSTM>()->forward(
+                                 y.unsqueeze(1)))
+                     .squeeze(1))));
   EXPECT_TRUE(tonnage::quantize_dynamic_(*tree).replaced.empty());  // nothing is left to do
 }
 
 TEST(Quantize, WhatCannotBeReplacedIsSaid) {
   Fixed net;
   Tensor x = torch::randn({2, 8}), before = net(x);
-  for (const auto& change : std::vector<std::function<void()>>{[&] { tonnage::quantize_dynamic_(*net); }, [&] { tonnage::prepare_qat_(*net); }}) {
+  for (const auto& change : std::vector<std::function<void()>>{
+           [&] { tonnage::quantize_dynamic_(*net); }, [&] { tonnage::prepare_qat_(*net); }}) {
     const std::string text = error_of(change);
     EXPECT_NE(text.find("1 layer cannot be replaced"), std::string::npos) << text;
-    EXPECT_NE(text.find("closed (torch::nn::LinearImpl): it is a typed member of"), std::string::npos) << text;
+    EXPECT_NE(text.find("closed (torch::nn::LinearImpl): it is a typed member of"),
+              std::string::npos)
+        << text;
     EXPECT_NE(text.find("Nothing was changed"), std::string::npos);
     EXPECT_FALSE(net->open->substitute());
   }
   EXPECT_TRUE(torch::equal(net(x), before));
-  EXPECT_NE(error_of([] { tonnage::quantize_dynamic_(*nn::Linear(2, 2)); }).find("it is the model itself"), std::string::npos);
+  EXPECT_NE(error_of([] {
+              tonnage::quantize_dynamic_(*nn::Linear(2, 2));
+            }).find("it is the model itself"),
+            std::string::npos);
   // A new Sequential cannot be given layers inside of its modules.
   const std::string inside = error_of([&] { tonnage::quantize_dynamic(nn::Sequential(Fixed())); });
-  EXPECT_NE(inside.find("0.open and others. Replace them in place with quantize_dynamic_(*model)"), std::string::npos) << inside;
+  EXPECT_NE(inside.find("0.open and others. Replace them in place with quantize_dynamic_(*model)"),
+            std::string::npos)
+      << inside;
 
   auto listed = tonnage::quantize_dynamic_(*net, {.leave_fixed = true});
   EXPECT_EQ(listed.replaced, std::vector<std::string>{"open"});
   EXPECT_EQ(listed.fixed, std::vector<std::string>{"closed"});
   Fixed other;
-  auto chosen = tonnage::prepare_qat_(*other, {.filter = [](const std::string& name, const nn::Module&) { return name != "closed"; }});
+  auto chosen = tonnage::prepare_qat_(
+      *other,
+      {.filter = [](const std::string& name, const nn::Module&) { return name != "closed"; }});
   EXPECT_EQ(chosen.replaced, std::vector<std::string>{"open"});
   EXPECT_TRUE(chosen.fixed.empty());
 }
 
 TEST(Quantize, LayersWithoutAKernelAreSaid) {
   nn::Sequential net(nn::Linear(4, 4), nn::LSTM(nn::LSTMOptions(4, 6).proj_size(2)));
-  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*net); }).find("proj_size"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*net); }).find("proj_size"),
+            std::string::npos);
   EXPECT_TRUE(net[0]->as<nn::Linear>());
   nn::Sequential half(nn::Linear(4, 4));
   half->to(torch::kHalf);
-  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*half); }).find("call to(torch::kFloat) first"), std::string::npos);
-  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic(half); }).find("call to(torch::kFloat) first"), std::string::npos);
-  nn::Sequential reflecting(nn::Conv2d(nn::Conv2dOptions(1, 1, 3).padding(1).padding_mode(torch::kReflect)));
-  EXPECT_NE(error_of([&] { tonnage::prepare_qat_(*reflecting); }).find("zero padding"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { tonnage::quantize_dynamic_(*half); }).find("call to(torch::kFloat) first"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic(half); }).find("call to(torch::kFloat) first"),
+            std::string::npos);
+  nn::Sequential reflecting(
+      nn::Conv2d(nn::Conv2dOptions(1, 1, 3).padding(1).padding_mode(torch::kReflect)));
+  EXPECT_NE(error_of([&] { tonnage::prepare_qat_(*reflecting); }).find("zero padding"),
+            std::string::npos);
   struct OwnImpl : nn::LinearImpl {
     using LinearImpl::LinearImpl;
     Tensor forward(const Tensor& x) { return LinearImpl::forward(x).relu(); }
   };
   nn::Sequential own(std::make_shared<OwnImpl>(4, 4));
-  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*own); }).find("derived from a layer"), std::string::npos);
+  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*own); }).find("derived from a layer"),
+            std::string::npos);
 }
 
 TEST(Quantize, QatOfAModuleTree) {
   torch::manual_seed(9);
   Tree tree;
   const auto parameters = tree->parameters();
-  torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1));  // made before: the parameters stay the same
+  torch::optim::SGD optimizer(
+      parameters, torch::optim::SGDOptions(0.1));  // made before: the parameters stay the same
   const auto prepared = tonnage::prepare_qat_(*tree);
   EXPECT_EQ(prepared.replaced, (std::vector<std::string>{"stem", "body.1", "shared", "head.fc"}));
   Tensor x = torch::randn({64, 2, 5, 5}), y = torch::tanh(x.flatten(1).slice(1, 0, 4));
@@ -318,12 +354,16 @@ TEST(GpuQuantize, ATreeTakesAQuarterAndAnLstmStaysAway) {
   torch::NoGradGuard no_grad;
   Tree tree;
   tree->to(torch::kCUDA);
-  EXPECT_NE(error_of([&] { tonnage::quantize_dynamic_(*tree); }).find("it is on cuda:0, and there is an int8 LSTM for the CPU only"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              tonnage::quantize_dynamic_(*tree);
+            }).find("it is on cuda:0, and there is an int8 LSTM for the CPU only"),
+            std::string::npos);
   tonnage::Linear layer(nn::LinearOptions(1024, 1024).bias(false));
   layer->to(torch::kCUDA);
   const int64_t before = tonnage::memory_stats().allocated_bytes.all.current;
   tonnage::quantize_dynamic_(*layer);
-  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before, (1 << 20) + 4096 - (4 << 20));  // the float weight is gone
+  EXPECT_EQ(tonnage::memory_stats().allocated_bytes.all.current - before,
+            (1 << 20) + 4096 - (4 << 20));  // the float weight is gone
   layer(torch::ones({32, 1024}, torch::kCUDA));
 }
 

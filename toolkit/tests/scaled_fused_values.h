@@ -8,7 +8,8 @@ struct Row {
   int step;  // of the state; -1: it has none
   double scale;
 };
-inline constexpr bool kInfinite[] = {false, false, true, false, false, true, true, false, false, false};
+inline constexpr bool kInfinite[] = {false, false, true,  false, false,
+                                     true,  true,  false, false, false};
 inline constexpr int kUnscaled = 4;
 inline constexpr float kStart[] = {0.5f, -1.0f, 2.0f, 0.125f, -0.75f};
 inline constexpr Row kAdam[] = {
@@ -40,11 +41,17 @@ inline constexpr Row kSGD[] = {
     {{0x1.af3a8p-2f, -0x1.183b4p+0f, 0x1.bf62p+0f, -0x1.0d03cp-3f, -0x1.0ab6bp+0f}, -1, 2048.0},
     {{0x1.af3a8p-2f, -0x1.183b4p+0f, 0x1.bf62p+0f, -0x1.0d03cp-3f, -0x1.0ab6bp+0f}, -1, 1024.0},
     {{0x1.79cc94p-2f, -0x1.2842ap+0f, 0x1.94a3a8p+0f, -0x1.34272p-2f, -0x1.3c22c4p+0f}, -1, 1024.0},
-    {{0x1.3f16aep-2f, -0x1.39df98p+0f, 0x1.65abbcp+0f, -0x1.f2f64cp-2f, -0x1.72716cp+0f}, -1, 2048.0},
-    {{0x1.3f16aep-2f, -0x1.39df98p+0f, 0x1.65abbcp+0f, -0x1.f2f64cp-2f, -0x1.72716cp+0f}, -1, 1024.0},
+    {{0x1.3f16aep-2f, -0x1.39df98p+0f, 0x1.65abbcp+0f, -0x1.f2f64cp-2f, -0x1.72716cp+0f},
+     -1,
+     2048.0},
+    {{0x1.3f16aep-2f, -0x1.39df98p+0f, 0x1.65abbcp+0f, -0x1.f2f64cp-2f, -0x1.72716cp+0f},
+     -1,
+     1024.0},
     {{0x1.3f16aep-2f, -0x1.39df98p+0f, 0x1.65abbcp+0f, -0x1.f2f64cp-2f, -0x1.72716cp+0f}, -1, 512.0},
     {{0x1.00e824p-2f, -0x1.4c8728p+0f, 0x1.33ece8p+0f, -0x1.5e86c4p-1f, -0x1.abf61p+0f}, -1, 512.0},
-    {{0x1.814166p-3f, -0x1.5fcfcap+0f, 0x1.00808ep+0f, -0x1.c6fadcp-1f, -0x1.e76b58p+0f}, -1, 1024.0},
+    {{0x1.814166p-3f, -0x1.5fcfcap+0f, 0x1.00808ep+0f, -0x1.c6fadcp-1f, -0x1.e76b58p+0f},
+     -1,
+     1024.0},
     {{0x1.fd292p-4f, -0x1.7369b8p+0f, 0x1.9876d8p-1f, -0x1.1893a4p+0f, -0x1.11eda4p+1f}, -1, 1024.0},
 };
 inline constexpr Row kAdamWHalf[] = {

@@ -12,8 +12,10 @@ using torch::Tensor;
 
 struct TwoLayers : torch::nn::Module {
   TwoLayers() {
-    first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(64, 256).bias(false)));
-    second = register_module("second", torch::nn::Linear(torch::nn::LinearOptions(256, 64).bias(false)));
+    first =
+        register_module("first", torch::nn::Linear(torch::nn::LinearOptions(64, 256).bias(false)));
+    second =
+        register_module("second", torch::nn::Linear(torch::nn::LinearOptions(256, 64).bias(false)));
   }
   Tensor forward(Tensor x) { return second(torch::relu(first(x))); }
   torch::nn::Linear first{nullptr}, second{nullptr};

@@ -1,5 +1,6 @@
-// What a real driver answers: attributes, limits, pointers, pools, entry points by version, and the error of each kind of
-// bad call. One line an answer on standard output, for the virtual driver to be compared with.
+// What a real driver answers: attributes, limits, pointers, pools, entry points by version, and the
+// error of each kind of bad call. One line an answer on standard output, for the virtual driver to
+// be compared with.
 //
 //   answers SECTION     device memory pointers errors graphs resources, sticky 0..5, proc NAMES-FILE
 #include <cuda.h>
@@ -25,10 +26,13 @@ constexpr size_t kMiB = 1 << 20;
 // A call that crashes says so, and the rest goes on.
 #define T(CALL) TV(CALL, "%s", "")
 // The call's code and a value of its answer.
-#define TV(CALL, FORMAT, VALUE) \
-  do { \
-    if (sigsetjmp(crash_return, 1) == 0) { int rc_ = static_cast<int>(CALL); std::printf("rc %-4d %s -> " FORMAT "\n", rc_, #CALL, VALUE); } \
-    else std::printf("crash   %s\n", #CALL); \
+#define TV(CALL, FORMAT, VALUE)                                     \
+  do {                                                              \
+    if (sigsetjmp(crash_return, 1) == 0) {                          \
+      int rc_ = static_cast<int>(CALL);                             \
+      std::printf("rc %-4d %s -> " FORMAT "\n", rc_, #CALL, VALUE); \
+    } else                                                          \
+      std::printf("crash   %s\n", #CALL);                           \
   } while (0)
 
 sigjmp_buf crash_return;
@@ -37,13 +41,18 @@ void on_crash(int) { siglongjmp(crash_return, 1); }
 CUdevice device;
 CUcontext context;
 
-size_t free_now() { size_t f = 0, t = 0; cuMemGetInfo(&f, &t); return f; }
+size_t free_now() {
+  size_t f = 0, t = 0;
+  cuMemGetInfo(&f, &t);
+  return f;
+}
 
 // Runs f and prints what it took of free memory.
 void cost(const char* what, const std::function<void()>& f) {
   size_t before = free_now();
   f();
-  std::printf("cost %s %lld\n", what, static_cast<long long>(before) - static_cast<long long>(free_now()));
+  std::printf("cost %s %lld\n", what,
+              static_cast<long long>(before) - static_cast<long long>(free_now()));
 }
 
 void start() {
@@ -54,14 +63,24 @@ void start() {
 }
 
 void nvml_memory(const char* when) {
-  struct Memory { Size total, free, used; } m{};
-  struct MemoryV2 { unsigned version; Size total, reserved, free, used; } m2{};
+  struct Memory {
+    Size total, free, used;
+  } m{};
+  struct MemoryV2 {
+    unsigned version;
+    Size total, reserved, free, used;
+  } m2{};
   static void* lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-  if (!lib) { std::printf("nvml missing\n"); return; }
+  if (!lib) {
+    std::printf("nvml missing\n");
+    return;
+  }
   auto init = reinterpret_cast<int (*)()>(dlsym(lib, "nvmlInit_v2"));
-  auto handle = reinterpret_cast<int (*)(unsigned, void**)>(dlsym(lib, "nvmlDeviceGetHandleByIndex_v2"));
+  auto handle =
+      reinterpret_cast<int (*)(unsigned, void**)>(dlsym(lib, "nvmlDeviceGetHandleByIndex_v2"));
   auto info = reinterpret_cast<int (*)(void*, Memory*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo"));
-  auto info2 = reinterpret_cast<int (*)(void*, MemoryV2*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo_v2"));
+  auto info2 =
+      reinterpret_cast<int (*)(void*, MemoryV2*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo_v2"));
   void* d = nullptr;
   init();
   handle(0, &d);
@@ -69,7 +88,8 @@ void nvml_memory(const char* when) {
   std::printf("nvml %s rc %d total %llu free %llu used %llu\n", when, rc, m.total, m.free, m.used);
   m2.version = sizeof m2 | 2u << 24;
   rc = info2(d, &m2);
-  std::printf("nvml2 %s rc %d total %llu reserved %llu free %llu used %llu\n", when, rc, m2.total, m2.reserved, m2.free, m2.used);
+  std::printf("nvml2 %s rc %d total %llu reserved %llu free %llu used %llu\n", when, rc, m2.total,
+              m2.reserved, m2.free, m2.used);
 }
 
 void section_device() {
@@ -146,14 +166,20 @@ void section_device() {
   TV(cuCtxGetId(context, &id), "%llu", id);
   int can = -1;
   TV(cuDeviceCanAccessPeer(&can, 0, 0), "%d", can);
-  for (int a = 0; a <= 4; a++) TV(cuDeviceGetP2PAttribute(&can, static_cast<CUdevice_P2PAttribute>(a), 0, 0), "%d", can);
+  for (int a = 0; a <= 4; a++)
+    TV(cuDeviceGetP2PAttribute(&can, static_cast<CUdevice_P2PAttribute>(a), 0, 0), "%d", can);
   T(cuCtxEnablePeerAccess(context, 0));
   size_t width = 0;
-  for (int format : {1, 8, 0x10, 0x20}) TV(cuDeviceGetTexture1DLinearMaxWidth(&width, static_cast<CUarray_format>(format), 1, 0), "%zu", width);
-  for (int a = 0; a < 2; a++) TV(cuDeviceGetExecAffinitySupport(&can, static_cast<CUexecAffinityType>(a), 0), "%d", can);
+  for (int format : {1, 8, 0x10, 0x20})
+    TV(cuDeviceGetTexture1DLinearMaxWidth(&width, static_cast<CUarray_format>(format), 1, 0), "%zu",
+       width);
+  for (int a = 0; a < 2; a++)
+    TV(cuDeviceGetExecAffinitySupport(&can, static_cast<CUexecAffinityType>(a), 0), "%d", can);
   for (int e = 0; e < 1000; e++) {
     const char *en = nullptr, *es = nullptr;
-    if (cuGetErrorName(static_cast<CUresult>(e), &en) == CUDA_SUCCESS && cuGetErrorString(static_cast<CUresult>(e), &es) == CUDA_SUCCESS) std::printf("error %d %s: %s\n", e, en, es);
+    if (cuGetErrorName(static_cast<CUresult>(e), &en) == CUDA_SUCCESS &&
+        cuGetErrorString(static_cast<CUresult>(e), &es) == CUDA_SUCCESS)
+      std::printf("error %d %s: %s\n", e, en, es);
   }
   const char* en = reinterpret_cast<const char*>(1);
   TV(cuGetErrorName(static_cast<CUresult>(12345), &en), "%p", static_cast<const void*>(en));
@@ -199,7 +225,8 @@ void section_memory() {
   T(cuMemFree(p[0]));  // of a pool
   uint64_t threshold = ~0ull;
   T(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-  for (int i = 0; i < 5; i++) cost("async 40 MiB kept", [&] { cuMemAllocAsync(&p[i], 40 * kMiB, s); });
+  for (int i = 0; i < 5; i++)
+    cost("async 40 MiB kept", [&] { cuMemAllocAsync(&p[i], 40 * kMiB, s); });
   for (int i = 0; i < 5; i++) cuMemFreeAsync(p[i], s);
   cost("synchronize kept", [&] { cuStreamSynchronize(s); });
   print_pool("kept", pool);
@@ -233,21 +260,31 @@ void section_memory() {
         a.location = {static_cast<CUmemLocationType>(type), {0}};
         a.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(handle);
         size_t low = 0, best = 0;
-        int r0 = cuMemGetAllocationGranularity(&low, &a, CU_MEM_ALLOC_GRANULARITY_MINIMUM), r1 = cuMemGetAllocationGranularity(&best, &a, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-        std::printf("granularity location %d type %d handle %d rc %d %zu rc %d %zu\n", type, alloc, handle, r0, low, r1, best);
+        int r0 = cuMemGetAllocationGranularity(&low, &a, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            r1 = cuMemGetAllocationGranularity(&best, &a, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+        std::printf("granularity location %d type %d handle %d rc %d %zu rc %d %zu\n", type, alloc,
+                    handle, r0, low, r1, best);
       }
   // Sizes: what plain allocations of each size take, twenty of a kind.
-  for (size_t n : {size_t{1}, size_t{256}, size_t{512}, size_t{513}, size_t{4096}, size_t{65536}, size_t{65537}, 512 * size_t{1024}, kMiB, kMiB + 1, 2 * kMiB - 1, 2 * kMiB, 2 * kMiB + 1, 3 * kMiB}) {
+  for (size_t n : {size_t{1}, size_t{256}, size_t{512}, size_t{513}, size_t{4096}, size_t{65536},
+                   size_t{65537}, 512 * size_t{1024}, kMiB, kMiB + 1, 2 * kMiB - 1, 2 * kMiB,
+                   2 * kMiB + 1, 3 * kMiB}) {
     std::vector<CUdeviceptr> q(20);
-    for (auto& x : q) { std::printf("size %zu ", n); cost("plain", [&] { cuMemAlloc(&x, n); }); }
+    for (auto& x : q) {
+      std::printf("size %zu ", n);
+      cost("plain", [&] { cuMemAlloc(&x, n); });
+    }
     std::printf("spacing");
     for (auto& x : q) std::printf(" %llx", static_cast<Size>(x));
     std::printf("\n");
-    cost("plain freed", [&] { for (auto& x : q) cuMemFree(x); });
+    cost("plain freed", [&] {
+      for (auto& x : q) cuMemFree(x);
+    });
   }
   size_t pitch = 0;
   for (size_t width : {1, 100, 512, 513, 4000, 100000})
-    for (unsigned element : {4u, 8u, 16u}) TV(cuMemAllocPitch(&p[0], &pitch, width, 7, element), "pitch %zu", pitch);
+    for (unsigned element : {4u, 8u, 16u})
+      TV(cuMemAllocPitch(&p[0], &pitch, width, 7, element), "pitch %zu", pitch);
   T(cuMemAllocPitch(&p[0], &pitch, 100, 7, 5));
   T(cuMemAllocPitch(&p[0], &pitch, 0, 7, 4));
   for (int format : {1, 2, 3, 8, 9, 10, 0x10, 0x20})
@@ -263,7 +300,10 @@ void section_memory() {
     std::printf("%zu ", n);
     cost("host", [&] { TV(cuMemHostAlloc(&h, n, 0), "%p", h); });
     std::printf("%zu ", n);
-    cost("managed", [&] { CUdeviceptr q; cuMemAllocManaged(&q, n, CU_MEM_ATTACH_GLOBAL); });
+    cost("managed", [&] {
+      CUdeviceptr q;
+      cuMemAllocManaged(&q, n, CU_MEM_ATTACH_GLOBAL);
+    });
   }
 }
 
@@ -279,14 +319,20 @@ void pointer(const char* what, CUdeviceptr p) {
   CUdeviceptr base = 0;
   size_t n = 0;
   int rc = cuMemGetAddressRange(&base, &n, p);
-  std::printf("pointer %s %llx range rc %d base %llx size %zu\n", what, static_cast<Size>(p), rc, static_cast<Size>(base), n);
+  std::printf("pointer %s %llx range rc %d base %llx size %zu\n", what, static_cast<Size>(p), rc,
+              static_cast<Size>(base), n);
   unsigned type = 77;
   int ordinal = -77;
   CUcontext c = nullptr;
-  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT};
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT};
   void* out[] = {&type, &ordinal, &c};
   rc = cuPointerGetAttributes(3, which, out, p);
-  std::printf("pointer %s attributes rc %d type %u ordinal %d context %s\n", what, rc, type, ordinal, c == context ? "primary" : c ? "other" : "null");
+  std::printf("pointer %s attributes rc %d type %u ordinal %d context %s\n", what, rc, type,
+              ordinal,
+              c == context ? "primary"
+              : c          ? "other"
+                           : "null");
   CUipcMemHandle h;
   std::printf("pointer %s ipc rc %d\n", what, cuIpcGetMemHandle(&h, p));
   unsigned flags = 77;
@@ -437,8 +483,10 @@ void section_errors() {
   T(cuMemExportToShareableHandle(&fd, h2, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   a.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   T(cuMemCreate(&h, 2 * kMiB, &a, 0));
-  TV(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "fd given %d", fd >= 0);
-  T(cuMemImportFromShareableHandle(&h3, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  TV(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+     "fd given %d", fd >= 0);
+  T(cuMemImportFromShareableHandle(&h3, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   T(cuMemUnmap(va, 2 * kMiB));
   T(cuMemAddressFree(va, 8 * kMiB));
   T(cuMemAddressFree(va, 16 * kMiB));
@@ -467,8 +515,10 @@ void section_errors() {
   T(cuModuleLoadData(&m, "garbage"));
   T(cuModuleLoadData(&m, nullptr));
   T(cuModuleLoadData(&m, ".version 9.0\n.target sm_90\n.address_size 64\nnonsense\n"));
-  const char* ptx = ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 4 .b8 table[100];\n"
-                    ".visible .entry k(.param .u64 p){ret;}\n.visible .entry big(){.shared .align 4 .b8 s[40000]; .local .align 4 .b8 l[4096]; ret;}\n";
+  const char* ptx =
+      ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 4 .b8 table[100];\n"
+      ".visible .entry k(.param .u64 p){ret;}\n.visible .entry big(){.shared .align 4 .b8 "
+      "s[40000]; .local .align 4 .b8 l[4096]; ret;}\n";
   T(cuModuleLoadData(&m, ptx));
   T(cuModuleGetFunction(&f, m, "missing"));
   T(cuModuleGetFunction(&f, m, "k"));
@@ -499,7 +549,8 @@ void section_errors() {
   T(cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_NUM_REGS, 10));
   int blocks = 0, grid = 0;
   for (int threads : {1, 32, 33, 64, 128, 256, 512, 1024, 1025, 0, -1})
-    for (size_t shared : {size_t{0}, size_t{1000}, size_t{49152}, size_t{100000}, size_t{232448}, size_t{232449}}) {
+    for (size_t shared :
+         {size_t{0}, size_t{1000}, size_t{49152}, size_t{100000}, size_t{232448}, size_t{232449}}) {
       int rc = cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, threads, shared);
       std::printf("occupancy threads %d shared %zu rc %d %d\n", threads, shared, rc, blocks);
     }
@@ -516,7 +567,8 @@ void section_errors() {
   TV(cuLibraryGetKernelCount(&count, lib), "%u", count);
   TV(cuLibraryGetGlobal(&q, &n, lib, "table"), "%zu", n);
   T(cuLibraryGetManaged(&q, &n, lib, "table"));
-  T(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, args, nullptr));
+  T(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, args,
+                   nullptr));
   T(cuLibraryUnload(lib));
   CUevent e, e2;
   float ms = 0;
@@ -580,9 +632,18 @@ void section_sticky(int which) {
   if (which > 0) T(cuMemSetAccess(va, 4 * kMiB, &access, 1));
   if (which == 1) T(cuMemcpyDtoH(host, va, 7 * kMiB));  // past what is mapped
   if (which == 2) T(cuMemcpyDtoH(host, va + 8 * kMiB, 4));
-  if (which == 3) { cuMemUnmap(va, 4 * kMiB); T(cuMemcpyHtoD(va, host, 4)); }
-  if (which == 4) { T(cuMemsetD8(va + 4 * kMiB, 0, 16)); }
-  if (which == 5) { volatile char* p = reinterpret_cast<volatile char*>(va); std::printf("host access of device memory\n"); T([&] { return static_cast<CUresult>(*p); }()); }
+  if (which == 3) {
+    cuMemUnmap(va, 4 * kMiB);
+    T(cuMemcpyHtoD(va, host, 4));
+  }
+  if (which == 4) {
+    T(cuMemsetD8(va + 4 * kMiB, 0, 16));
+  }
+  if (which == 5) {
+    volatile char* p = reinterpret_cast<volatile char*>(va);
+    std::printf("host access of device memory\n");
+    T([&] { return static_cast<CUresult>(*p); }());
+  }
   T(cuCtxSynchronize());
   T(cuMemAlloc(&va, 100));
 }
@@ -614,31 +675,86 @@ void section_graphs() {
   cost("launch", [&] { T(cuGraphLaunch(x, s)); });
   T(cuStreamSynchronize(s));
   for (int mode = 0; mode < 3; mode++) {  // which calls end a capture, in each mode
-    auto begin = [&] { cuStreamBeginCapture(s, static_cast<CUstreamCaptureMode>(mode)); cuMemsetD8Async(p, 0, 10, s); };
+    auto begin = [&] {
+      cuStreamBeginCapture(s, static_cast<CUstreamCaptureMode>(mode));
+      cuMemsetD8Async(p, 0, 10, s);
+    };
     auto end = [&](const char* what, int rc) {
       CUgraph h = nullptr;
       cuStreamIsCapturing(s, &status);
       int e = cuStreamEndCapture(s, &h);
-      std::printf("mode %d %s rc %d status %d end rc %d\n", mode, what, rc, static_cast<int>(status), e);
+      std::printf("mode %d %s rc %d status %d end rc %d\n", mode, what, rc,
+                  static_cast<int>(status), e);
       if (h) cuGraphDestroy(h);
     };
-    begin(); end("cuMemAlloc", cuMemAlloc(&q, kMiB));
-    begin(); end("cuMemFree", cuMemFree(p)); cuMemAlloc(&p, kMiB);
-    begin(); end("cuStreamSynchronize", cuStreamSynchronize(s));
-    begin(); end("cuStreamQuery", cuStreamQuery(s));
-    begin(); end("cuCtxSynchronize", cuCtxSynchronize());
-    begin(); end("cuMemcpyHtoD", cuMemcpyHtoD(p, &n, 8));
-    begin(); end("cuMemHostAlloc", [&] { void* h; return cuMemHostAlloc(&h, 100, 0); }());
-    begin(); end("legacy memset", cuMemsetD8Async(p, 0, 10, nullptr));
-    begin(); end("cuStreamCreate", [&] { CUstream z; return cuStreamCreate(&z, 0); }());
-    begin(); end("cuEventCreate", [&] { CUevent z; return cuEventCreate(&z, 0); }());
-    begin(); end("cuEventRecord", [&] { CUevent z; cuEventCreate(&z, 0); return cuEventRecord(z, s); }());
-    begin(); end("cuEventQuery of a captured one", [&] { CUevent z; cuEventCreate(&z, 0); cuEventRecord(z, s); return cuEventQuery(z); }());
-    begin(); end("unjoined fork", [&] { CUevent z; cuEventCreate(&z, 0); cuEventRecord(z, s); int r = cuStreamWaitEvent(other, z, 0); cuMemsetD8Async(p, 0, 10, other); return r; }());
+    begin();
+    end("cuMemAlloc", cuMemAlloc(&q, kMiB));
+    begin();
+    end("cuMemFree", cuMemFree(p));
+    cuMemAlloc(&p, kMiB);
+    begin();
+    end("cuStreamSynchronize", cuStreamSynchronize(s));
+    begin();
+    end("cuStreamQuery", cuStreamQuery(s));
+    begin();
+    end("cuCtxSynchronize", cuCtxSynchronize());
+    begin();
+    end("cuMemcpyHtoD", cuMemcpyHtoD(p, &n, 8));
+    begin();
+    end("cuMemHostAlloc", [&] {
+      void* h;
+      return cuMemHostAlloc(&h, 100, 0);
+    }());
+    begin();
+    end("legacy memset", cuMemsetD8Async(p, 0, 10, nullptr));
+    begin();
+    end("cuStreamCreate", [&] {
+      CUstream z;
+      return cuStreamCreate(&z, 0);
+    }());
+    begin();
+    end("cuEventCreate", [&] {
+      CUevent z;
+      return cuEventCreate(&z, 0);
+    }());
+    begin();
+    end("cuEventRecord", [&] {
+      CUevent z;
+      cuEventCreate(&z, 0);
+      return cuEventRecord(z, s);
+    }());
+    begin();
+    end("cuEventQuery of a captured one", [&] {
+      CUevent z;
+      cuEventCreate(&z, 0);
+      cuEventRecord(z, s);
+      return cuEventQuery(z);
+    }());
+    begin();
+    end("unjoined fork", [&] {
+      CUevent z;
+      cuEventCreate(&z, 0);
+      cuEventRecord(z, s);
+      int r = cuStreamWaitEvent(other, z, 0);
+      cuMemsetD8Async(p, 0, 10, other);
+      return r;
+    }());
     cuStreamDestroy(other);
     cuStreamCreate(&other, CU_STREAM_NON_BLOCKING);
-    begin(); end("module load", [&] { CUmodule m; return cuModuleLoadData(&m, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(){ret;}\n"); }());
-    begin(); end("cuMemCreate", [&] { CUmemAllocationProp a{}; a.type = CU_MEM_ALLOCATION_TYPE_PINNED; a.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}; CUmemGenericAllocationHandle h; return cuMemCreate(&h, 2 * kMiB, &a, 0); }());
+    begin();
+    end("module load", [&] {
+      CUmodule m;
+      return cuModuleLoadData(
+          &m, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(){ret;}\n");
+    }());
+    begin();
+    end("cuMemCreate", [&] {
+      CUmemAllocationProp a{};
+      a.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+      a.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+      CUmemGenericAllocationHandle h;
+      return cuMemCreate(&h, 2 * kMiB, &a, 0);
+    }());
   }
   auto graph_memory = [&](const char* when) {
     for (int a = 0; a < 4; a++) {
@@ -657,19 +773,32 @@ void section_graphs() {
   T(cuMemFreeAsync(in2, s));
   T(cuMemAllocAsync(&kept, 20 * kMiB, s));
   T(cuStreamEndCapture(s, &g));
-  std::printf("in graph %llx %llx %llx\n", static_cast<Size>(in1), static_cast<Size>(in2), static_cast<Size>(kept));
+  std::printf("in graph %llx %llx %llx\n", static_cast<Size>(in1), static_cast<Size>(in2),
+              static_cast<Size>(kept));
   graph_memory("captured");
   cost("instantiate with memory", [&] { T(cuGraphInstantiate(&x, g, 0)); });
   graph_memory("instantiated");
-  cost("launch with memory", [&] { T(cuGraphLaunch(x, s)); T(cuStreamSynchronize(s)); });
+  cost("launch with memory", [&] {
+    T(cuGraphLaunch(x, s));
+    T(cuStreamSynchronize(s));
+  });
   graph_memory("launched");
   cost("launch again with memory live", [&] { T(cuGraphLaunch(x, s)); });
-  cost("free kept", [&] { T(cuMemFreeAsync(kept, s)); T(cuStreamSynchronize(s)); });
+  cost("free kept", [&] {
+    T(cuMemFreeAsync(kept, s));
+    T(cuStreamSynchronize(s));
+  });
   graph_memory("freed");
-  cost("launch again", [&] { T(cuGraphLaunch(x, s)); T(cuStreamSynchronize(s)); });
+  cost("launch again", [&] {
+    T(cuGraphLaunch(x, s));
+    T(cuStreamSynchronize(s));
+  });
   cost("trim", [&] { T(cuDeviceGraphMemTrim(0)); });
   graph_memory("trimmed");
-  cost("destroy", [&] { T(cuGraphExecDestroy(x)); T(cuGraphDestroy(g)); });
+  cost("destroy", [&] {
+    T(cuGraphExecDestroy(x));
+    T(cuGraphDestroy(g));
+  });
   graph_memory("destroyed");
   cost("trim after destroy", [&] { T(cuDeviceGraphMemTrim(0)); });
   graph_memory("trimmed again");
@@ -687,9 +816,26 @@ void section_resources() {
   cost("first copy down 64 MiB", [&] { cuMemcpyDtoH(host.data(), p, 64 * kMiB); });
   cost("first copy on the device", [&] { cuMemcpyDtoD(p, p + kMiB, kMiB); });
   cost("synchronize", [&] { cuCtxSynchronize(); });
-  for (int k = 0; k < 40; k++) cost("stream", [&] { CUstream s; cuStreamCreate(&s, CU_STREAM_NON_BLOCKING); cuMemsetD8Async(p, 0, 4096, s); });
-  for (int k = 0; k < 20; k++) cost("stream of priority", [&] { CUstream s; cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -1 - k % 5); cuMemsetD8Async(p, 0, 4096, s); });
-  for (int k = 0; k < 10; k++) cost("1000 events", [&] { for (int i = 0; i < 1000; i++) { CUevent e; cuEventCreate(&e, i % 2 ? CU_EVENT_DISABLE_TIMING : 0); cuEventRecord(e, nullptr); } });
+  for (int k = 0; k < 40; k++)
+    cost("stream", [&] {
+      CUstream s;
+      cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+      cuMemsetD8Async(p, 0, 4096, s);
+    });
+  for (int k = 0; k < 20; k++)
+    cost("stream of priority", [&] {
+      CUstream s;
+      cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -1 - k % 5);
+      cuMemsetD8Async(p, 0, 4096, s);
+    });
+  for (int k = 0; k < 10; k++)
+    cost("1000 events", [&] {
+      for (int i = 0; i < 1000; i++) {
+        CUevent e;
+        cuEventCreate(&e, i % 2 ? CU_EVENT_DISABLE_TIMING : 0);
+        cuEventRecord(e, nullptr);
+      }
+    });
   for (int k = 0; k < 10; k++)
     cost("20 graphs of 50 nodes", [&] {
       CUstream s;
@@ -705,11 +851,23 @@ void section_resources() {
       }
       cuStreamSynchronize(s);
     });
-  for (size_t n : {2048, 4096, 16384, 65536, 131072}) { std::printf("%zu ", n); cost("stack limit", [&] { T(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, n)); }); }
+  for (size_t n : {2048, 4096, 16384, 65536, 131072}) {
+    std::printf("%zu ", n);
+    cost("stack limit", [&] { T(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, n)); });
+  }
   cost("stack limit back", [&] { T(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024)); });
-  for (size_t n : {kMiB, 4 * kMiB, 64 * kMiB}) { std::printf("%zu ", n); cost("printf limit", [&] { T(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, n)); }); }
-  for (size_t n : {16 * kMiB, 64 * kMiB, 256 * kMiB}) { std::printf("%zu ", n); cost("heap limit", [&] { T(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, n)); }); }
-  cost("host 256 MiB", [&] { void* h; cuMemHostAlloc(&h, 256 * kMiB, 0); });
+  for (size_t n : {kMiB, 4 * kMiB, 64 * kMiB}) {
+    std::printf("%zu ", n);
+    cost("printf limit", [&] { T(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, n)); });
+  }
+  for (size_t n : {16 * kMiB, 64 * kMiB, 256 * kMiB}) {
+    std::printf("%zu ", n);
+    cost("heap limit", [&] { T(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, n)); });
+  }
+  cost("host 256 MiB", [&] {
+    void* h;
+    cuMemHostAlloc(&h, 256 * kMiB, 0);
+  });
   cost("register", [&] { cuMemHostRegister(host.data(), 64 * kMiB, 0); });
   for (int a = 0; a < 16; a++) {
     size_t v = 0;
@@ -723,8 +881,10 @@ void section_proc(const char* names_file) {
   start();
   void* lib = dlopen("libcuda.so.1", RTLD_NOW);
   std::ifstream in(names_file);
-  static const int kVersions[] = {2000, 3000, 3020, 4000, 4010, 5000, 5050, 6000, 6050, 7000, 7050, 8000, 9000, 9020, 10000, 10010, 10020, 11000, 11010, 11020, 11030,
-                                  11040, 11050, 11060, 11070, 11080, 12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000, 13010, 14000};
+  static const int kVersions[] = {
+      2000,  3000,  3020,  4000,  4010,  5000,  5050,  6000,  6050,  7000,  7050,  8000,  9000,
+      9020,  10000, 10010, 10020, 11000, 11010, 11020, 11030, 11040, 11050, 11060, 11070, 11080,
+      12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000, 13010, 14000};
   for (std::string name; std::getline(in, name);) {
     for (unsigned long long flags : {0ull, 2ull}) {
       std::printf("proc %s flags %llu:", name.c_str(), flags);
@@ -733,9 +893,12 @@ void section_proc(const char* names_file) {
         void* f = nullptr;
         CUdriverProcAddressQueryResult q{};
         int rc = cuGetProcAddress(name.c_str(), &f, v, flags, &q);
-        std::string answer = "rc " + std::to_string(rc) + " q " + std::to_string(static_cast<int>(q));
+        std::string answer =
+            "rc " + std::to_string(rc) + " q " + std::to_string(static_cast<int>(q));
         Dl_info info;
-        if (f) answer = dladdr(f, &info) && info.dli_sname && info.dli_saddr == f ? info.dli_sname : "unnamed";
+        if (f)
+          answer = dladdr(f, &info) && info.dli_sname && info.dli_saddr == f ? info.dli_sname
+                                                                             : "unnamed";
         if (answer != last) std::printf(" %d=%s", v, answer.c_str());
         last = answer;
       }
@@ -759,16 +922,26 @@ int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   signal(SIGSEGV, on_crash);
   std::printf("section %s\n", section.c_str());
-  if (section == "device") section_device();
-  else if (section == "memory") section_memory();
-  else if (section == "pointers") section_pointers();
-  else if (section == "errors") section_errors();
-  else if (section == "sticky" && argc > 2) section_sticky(std::atoi(argv[2]));
-  else if (section == "graphs") section_graphs();
-  else if (section == "resources") section_resources();
-  else if (section == "proc" && argc > 2) section_proc(argv[2]);
+  if (section == "device")
+    section_device();
+  else if (section == "memory")
+    section_memory();
+  else if (section == "pointers")
+    section_pointers();
+  else if (section == "errors")
+    section_errors();
+  else if (section == "sticky" && argc > 2)
+    section_sticky(std::atoi(argv[2]));
+  else if (section == "graphs")
+    section_graphs();
+  else if (section == "resources")
+    section_resources();
+  else if (section == "proc" && argc > 2)
+    section_proc(argv[2]);
   else {
-    std::fprintf(stderr, "usage: answers device|memory|pointers|errors|graphs|resources|sticky 0..5|proc NAMES\n");
+    std::fprintf(
+        stderr,
+        "usage: answers device|memory|pointers|errors|graphs|resources|sticky 0..5|proc NAMES\n");
     return 2;
   }
   std::printf("end %s\n", section.c_str());

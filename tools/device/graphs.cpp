@@ -1,8 +1,9 @@
-// What a driver keeps on the device for executable graphs: instantiates and launches graphs one after another and prints each
-// change of free memory. tests/data/graphs/h200.txt has an H200's.
+// What a driver keeps on the device for executable graphs: instantiates and launches graphs one
+// after another and prints each change of free memory. tests/data/graphs/h200.txt has an H200's.
 //
 //   g++ -O1 -std=c++17 -I$CUDA/include tools/device/graphs.cpp -o graphs -ldl
-//   [SMALL=BYTES] [FLAGS=N] ./graphs KIND NODES PARAMETER_BYTES GRAPHS [keep|destroy] [chain|wide] [STREAMS]     KIND: kernel, memset, memcpy
+//   [SMALL=BYTES] [FLAGS=N] ./graphs KIND NODES PARAMETER_BYTES GRAPHS [keep|destroy] [chain|wide]
+//   [STREAMS]     KIND: kernel, memset, memcpy
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -48,22 +49,30 @@ size_t free_bytes() {
 size_t before = 0;
 void changed(const char* what, int graph) {
   const size_t now = free_bytes();
-  if (now != before) std::printf("graph %d %s %+lld\n", graph, what, static_cast<long long>(now) - static_cast<long long>(before));
+  if (now != before)
+    std::printf("graph %d %s %+lld\n", graph, what,
+                static_cast<long long>(now) - static_cast<long long>(before));
   before = now;
 }
 
 std::string source(size_t parameter_bytes) {
-  return ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k(.param .align 8 .b8 p[" + std::to_string(parameter_bytes) + "]) { ret; }\n";
+  return ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k(.param .align 8 .b8 p[" +
+         std::to_string(parameter_bytes) + "]) { ret; }\n";
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count < 5) return std::fprintf(stderr, "usage: graphs KIND NODES PARAMETER_BYTES GRAPHS [keep|destroy] [chain|wide] [STREAMS]\n"), 2;
+  if (count < 5)
+    return std::fprintf(stderr,
+                        "usage: graphs KIND NODES PARAMETER_BYTES GRAPHS [keep|destroy] "
+                        "[chain|wide] [STREAMS]\n"),
+           2;
   const std::string kind = arguments[1];
   const int nodes = std::atoi(arguments[2]), graphs = std::atoi(arguments[4]);
   const size_t parameter_bytes = std::strtoul(arguments[3], nullptr, 10);
-  const bool destroy = count > 5 && std::string(arguments[5]) == "destroy", wide = count > 6 && std::string(arguments[6]) == "wide";
+  const bool destroy = count > 5 && std::string(arguments[5]) == "destroy",
+             wide = count > 6 && std::string(arguments[6]) == "wide";
 
   CUdevice device;
   CUcontext context;
@@ -96,8 +105,8 @@ int main(int count, char** arguments) {
   }
   const char* flags = std::getenv("FLAGS");  // of the instantiation
   before = free_bytes();
-  std::printf("%s, %d nodes, %zu bytes of parameters, %d graphs, %s, %s\n", kind.c_str(), nodes, parameter_bytes, graphs, destroy ? "destroyed" : "kept",
-              wide ? "wide" : "chain");
+  std::printf("%s, %d nodes, %zu bytes of parameters, %d graphs, %s, %s\n", kind.c_str(), nodes,
+              parameter_bytes, graphs, destroy ? "destroyed" : "kept", wide ? "wide" : "chain");
   for (int g = 0; g < graphs; g++) {
     CUgraph graph;
     CUgraphExec exec;

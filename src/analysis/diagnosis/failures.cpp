@@ -7,8 +7,8 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 struct Open {
   size_t index = 0;  // into the result
@@ -30,7 +30,9 @@ class Grouping {
       } else if (event.kind == EventKind::kDeviceOom) {
         out_.push_back({i, i});
       } else if (event.kind == EventKind::kFreeRequested) {
-        if (const auto found = open_.find(key); found != open_.end() && found->second.own.erase(event.address) == 0) found->second.freed_others = true;
+        if (const auto found = open_.find(key);
+            found != open_.end() && found->second.own.erase(event.address) == 0)
+          found->second.freed_others = true;
       } else if (event.kind == EventKind::kAlloc) {
         allocated(event, key);
       }
@@ -48,7 +50,8 @@ class Grouping {
       out_.push_back({index, index});
       return;
     }
-    if (const auto found = open_.find(key); found != open_.end() && !found->second.freed_others && found->second.stack == event.stack) {
+    if (const auto found = open_.find(key);
+        found != open_.end() && !found->second.freed_others && found->second.stack == event.stack) {
       out_[found->second.index].last = index;
       ++out_[found->second.index].count;
       out_[found->second.index].overcome = false;
@@ -58,13 +61,16 @@ class Grouping {
     out_.push_back({index, index});
   }
 
-  // Convolutions try one algorithm after the other. In the backward pass Python's stack is empty and the operator not known.
+  // Convolutions try one algorithm after the other. In the backward pass Python's stack is empty
+  // and the operator not known.
   bool tries_others(const MemoryEvent& event) const {
     const StackFacts& facts = stacks_[event.stack];
-    return facts.empty || facts.family == OpFamily::kConvolution || family_of(record_.string(event.op)) == OpFamily::kConvolution;
+    return facts.empty || facts.family == OpFamily::kConvolution ||
+           family_of(record_.string(event.op)) == OpFamily::kConvolution;
   }
 
-  // What comes next tells whether an error was raised: an exception leaves the call and the modules around it.
+  // What comes next tells whether an error was raised: an exception leaves the call and the modules
+  // around it.
   void allocated(const MemoryEvent& event, const Key& key) {
     const auto found = open_.find(key);
     if (found == open_.end()) return;
@@ -107,6 +113,8 @@ class Grouping {
 
 }  // namespace
 
-std::vector<OomAttempts> find_oom_attempts(const record::Record& record, const Stacks& stacks) { return Grouping(record, stacks).run(); }
+std::vector<OomAttempts> find_oom_attempts(const record::Record& record, const Stacks& stacks) {
+  return Grouping(record, stacks).run();
+}
 
 }  // namespace tonnage::analysis

@@ -1,11 +1,13 @@
-// Findings: what an expert would say about a record or a log, as plain values. The text, JSON and HTML renderers read only this.
+// Findings: what an expert would say about a record or a log, as plain values. The text, JSON and
+// HTML renderers read only this.
 //
 //   const auto explanation = explain(record, {});      // a snapshot, or a record of `tonnage run`
 //   explanation.summary                                // one paragraph
-//   explanation.findings[0].advice[0].text             // "checkpointing the 12 blocks would free about 4.9 GiB"
+//   explanation.findings[0].advice[0].text             // "checkpointing the 12 blocks would free
+//   about 4.9 GiB"
 //
-// Every finding carries its evidence (figures, events, addresses, lines) and advice ranked by what it would free. Nothing is said
-// that the data does not show: what cannot be known is in `limits`.
+// Every finding carries its evidence (figures, events, addresses, lines) and advice ranked by what
+// it would free. Nothing is said that the data does not show: what cannot be known is in `limits`.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,8 @@
 #include "analysis/diagnosis/fragmentation.h"
 #include "analysis/report.h"
 #include "analysis/timeline/timeline.h"
-#include "sources/messages/log_reader.h"
 #include "record/record.h"
+#include "sources/messages/log_reader.h"
 
 namespace tonnage::analysis {
 
@@ -26,35 +28,35 @@ namespace tonnage::analysis {
 enum class Cause : uint8_t {
   kUnknown,
   // Out of memory.
-  kRequestTooLarge,      // one tensor alone does not fit
-  kModelState,           // parameters, gradients and optimizer state
-  kOptimizerFirstStep,   // the optimizer makes its state
+  kRequestTooLarge,     // one tensor alone does not fit
+  kModelState,          // parameters, gradients and optimizer state
+  kOptimizerFirstStep,  // the optimizer makes its state
   kActivations,
-  kLogits,               // of the loss over a large vocabulary
-  kLargeSample,          // one long or large sample
-  kKeptAcrossSteps,      // memory that each step leaves behind
-  kEvalWithGraph,        // evaluation that records a graph
+  kLogits,           // of the loss over a large vocabulary
+  kLargeSample,      // one long or large sample
+  kKeptAcrossSteps,  // memory that each step leaves behind
+  kEvalWithGraph,    // evaluation that records a graph
   kFragmentation,
-  kMemoryFraction,       // PyTorch's own cap
-  kOtherProcess,         // other processes on the card
-  kOutsideAllocator,     // this process, but not PyTorch's allocator
-  kOptimizerCopies,      // foreach temporaries
+  kMemoryFraction,    // PyTorch's own cap
+  kOtherProcess,      // other processes on the card
+  kOutsideAllocator,  // this process, but not PyTorch's allocator
+  kOptimizerCopies,   // foreach temporaries
   kAutocastCopies,
   kCheckpointInactive,
   kWorkspaces,
-  kCapacity,             // the card is full; the message does not say of what
-  kNotCapacity,          // enough was free: the driver, a limit of the platform, or a stale figure
-  kOversubscribed,       // more allocated than the card has (Windows, WSL)
-  kLibrary,              // a library could not make its handle: an out-of-memory in disguise
+  kCapacity,        // the card is full; the message does not say of what
+  kNotCapacity,     // enough was free: the driver, a limit of the platform, or a stale figure
+  kOversubscribed,  // more allocated than the card has (Windows, WSL)
+  kLibrary,         // a library could not make its handle: an out-of-memory in disguise
   kNccl,
-  kHostMemory,           // the host's memory, not the GPU's
-  kDriverError,          // "CUDA error: out of memory": no figures
-  kHarmless,             // the framework tried again with less
+  kHostMemory,   // the host's memory, not the GPU's
+  kDriverError,  // "CUDA error: out of memory": no figures
+  kHarmless,     // the framework tried again with less
   // Without a failure.
   kLeak,
-  kReservedUnused,       // reserved far above allocated
+  kReservedUnused,  // reserved far above allocated
   // Out of memory, again.
-  kKeptByException,      // what an earlier failed attempt made is still alive
+  kKeptByException,  // what an earlier failed attempt made is still alive
 };
 const char* cause_name(Cause cause);
 
@@ -62,30 +64,30 @@ enum class FindingKind : uint8_t { kOutOfMemory, kLeak, kFragmentation, kOutside
 const char* finding_kind_name(FindingKind kind);
 
 struct Evidence {
-  std::string text;                     // one sentence with its figures
+  std::string text;  // one sentence with its figures
   std::optional<uint64_t> bytes;
-  Site site;                            // empty if there is none
-  std::vector<uint64_t> events;         // indices into the record; a few examples
-  std::vector<uint64_t> addresses;      // of blocks
+  Site site;                        // empty if there is none
+  std::vector<uint64_t> events;     // indices into the record; a few examples
+  std::vector<uint64_t> addresses;  // of blocks
 };
 
 struct Advice {
   std::string text;                     // one sentence in the user's own numbers
   std::optional<uint64_t> saves_bytes;  // about; null: not known
-  std::string setting;                  // to copy: "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"; may be empty
+  std::string setting;  // to copy: "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"; may be empty
 };
 
 struct Finding {
   FindingKind kind = FindingKind::kOutOfMemory;
   Cause cause = Cause::kUnknown;
-  bool primary = false;     // the main reason of an out-of-memory; at most one per failure
-  double confidence = 1;    // our own estimate
+  bool primary = false;   // the main reason of an out-of-memory; at most one per failure
+  double confidence = 1;  // our own estimate
   int device = 0;
-  int failure = -1;         // index into Explanation::failures; -1: not about one
-  std::string title;        // "Activations fill the card"
-  std::string text;         // two or three sentences
-  uint64_t bytes = 0;       // what it is about; findings are ranked by it
-  std::optional<Site> site; // the line to look at
+  int failure = -1;          // index into Explanation::failures; -1: not about one
+  std::string title;         // "Activations fill the card"
+  std::string text;          // two or three sentences
+  uint64_t bytes = 0;        // what it is about; findings are ranked by it
+  std::optional<Site> site;  // the line to look at
   std::vector<Evidence> evidence;
   std::vector<Advice> advice;
   // Growth (kLeak, kKeptAcrossSteps, kEvalWithGraph).
@@ -97,45 +99,50 @@ struct Finding {
 struct Failure {
   int device = 0;
   std::optional<uint64_t> rank;
-  uint64_t request_bytes = 0;              // 0: not known
-  std::optional<uint64_t> segment_bytes;   // what PyTorch asked the driver for
+  uint64_t request_bytes = 0;             // 0: not known
+  std::optional<uint64_t> segment_bytes;  // what PyTorch asked the driver for
   std::optional<uint64_t> free_bytes, capacity_bytes, allocated_bytes, reserved_bytes;
-  std::optional<uint64_t> limit_bytes;     // what PyTorch could reserve: the card's end or its cap
+  std::optional<uint64_t> limit_bytes;  // what PyTorch could reserve: the card's end or its cap
   bool limit_is_cap = false;
-  bool limit_is_estimate = false;          // then limit_bytes is its upper bound, and this its lower one:
+  bool limit_is_estimate = false;  // then limit_bytes is its upper bound, and this its lower one:
   uint64_t limit_at_least_bytes = 0;
-  bool recovered = false;                  // the program went on
-  Moment moment;                           // records
-  std::vector<SegmentMap> segments;        // records: where everything was, one map per process on the device
-  std::optional<sources::LogOom> message;    // logs
+  bool recovered = false;  // the program went on
+  Moment moment;           // records
+  std::vector<SegmentMap>
+      segments;  // records: where everything was, one map per process on the device
+  std::optional<sources::LogOom> message;  // logs
 };
 
 struct Explanation {
   std::string source;
   enum class Kind : uint8_t { kSnapshot, kRecord, kLog } kind = Kind::kSnapshot;
-  std::string summary;             // one paragraph
+  std::string summary;  // one paragraph
   std::vector<Failure> failures;
-  std::vector<Finding> findings;   // most important first
-  std::vector<std::string> limits; // what cannot be known, and why
-  std::vector<std::string> notes;  // from the reader
-  std::shared_ptr<const Report> report;      // records: peaks, breakdown, steps
-  std::shared_ptr<const Timeline> timeline;  // records: for charts; refers to the record, which must outlive it
+  std::vector<Finding> findings;         // most important first
+  std::vector<std::string> limits;       // what cannot be known, and why
+  std::vector<std::string> notes;        // from the reader
+  std::shared_ptr<const Report> report;  // records: peaks, breakdown, steps
+  std::shared_ptr<const Timeline>
+      timeline;  // records: for charts; refers to the record, which must outlive it
   std::shared_ptr<const record::Record> record;
   uint64_t log_lines = 0;
 };
 
 struct ExplainOptions {
-  std::optional<uint64_t> memory_bytes;         // of the card, if the user says so
-  std::optional<sources::LogOom> message;         // the message of the same failure, if there is a log beside the snapshot
+  std::optional<uint64_t> memory_bytes;  // of the card, if the user says so
+  std::optional<sources::LogOom>
+      message;  // the message of the same failure, if there is a log beside the snapshot
 };
 
 // Cost: that of make_report, plus one replay of the allocator's events for each failure.
-Explanation explain(std::shared_ptr<const record::Record> record, const ExplainOptions& options = {});
+Explanation explain(std::shared_ptr<const record::Record> record,
+                    const ExplainOptions& options = {});
 Explanation explain(const sources::Log& log, const ExplainOptions& options = {});
 
 // "9.71 GiB", "512 B": as the reports write it.
 std::string size_text(uint64_t bytes);
-// "train.py:69 in main"; "" if nothing is known. The user's own line, if the innermost is in a package.
+// "train.py:69 in main"; "" if nothing is known. The user's own line, if the innermost is in a
+// package.
 std::string place_text(const Place& place, bool function = false);
 std::string site_text(const Site& site);
 

@@ -10,7 +10,7 @@
 namespace tonnage::analysis {
 
 struct DiffMetric {
-  std::string name;                         // "allocated_peak", "reserved_peak", "device_peak"
+  std::string name;  // "allocated_peak", "reserved_peak", "device_peak"
   std::optional<uint64_t> before, after;
 };
 struct DiffCategory {
@@ -18,19 +18,19 @@ struct DiffCategory {
   uint64_t before = 0, after = 0;
 };
 struct DiffLine {
-  Site site;                                // of the side that has it
+  Site site;  // of the side that has it
   Category category = Category::kUnknown;
-  uint64_t before = 0, after = 0;           // requested bytes alive at the peak
+  uint64_t before = 0, after = 0;  // requested bytes alive at the peak
   uint64_t count_before = 0, count_after = 0;
 };
 struct DeviceDiff {
   int device = 0;
   std::vector<DiffMetric> metrics;
-  std::vector<DiffCategory> categories;     // in the report's order, also the unchanged ones
-  std::vector<DiffLine> lines;              // that changed, largest change first
+  std::vector<DiffCategory> categories;  // in the report's order, also the unchanged ones
+  std::vector<DiffLine> lines;           // that changed, largest change first
 };
 struct Diff {
-  std::string before, after;                // sources
+  std::string before, after;  // sources
   std::vector<DeviceDiff> devices;
 };
 

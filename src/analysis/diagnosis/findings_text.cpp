@@ -62,7 +62,8 @@ std::string place_text(const Place& place, bool function) {
   const size_t slash = place.file.find_last_of('/');
   std::string text = slash == std::string::npos ? place.file : place.file.substr(slash + 1);
   if (place.line > 0) text += fmt::format(":{}", place.line);
-  if (function && !place.function.empty() && place.function != "<module>") text += " in " + place.function;
+  if (function && !place.function.empty() && place.function != "<module>")
+    text += " in " + place.function;
   return text;
 }
 

@@ -5,8 +5,8 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 using State = BlockTracker::Block::State;
 
 constexpr uint64_t kLargeSegmentBytes = 20 << 20;
@@ -28,10 +28,12 @@ uint64_t segment_request(uint64_t rounded) {
   return (rounded + kSmallSegmentBytes - 1) / kSmallSegmentBytes * kSmallSegmentBytes;
 }
 
-Replay::Replay(const record::Record& record, int device, uint32_t process) : record_(record), device_(device), process_(process), tracker_(record.settings) {
+Replay::Replay(const record::Record& record, int device, uint32_t process)
+    : record_(record), device_(device), process_(process), tracker_(record.settings) {
   if (process == 0) {
     auto states = initial_states(record);
-    if (auto found = states.find(device); found != states.end()) initial_ = std::move(found->second);
+    if (auto found = states.find(device); found != states.end())
+      initial_ = std::move(found->second);
   }
   std::vector<BlockTracker::Tag> tags(initial_.blocks.size());
   for (size_t i = 0; i < tags.size(); ++i) tags[i] = kOldTag | static_cast<BlockTracker::Tag>(i);
@@ -53,7 +55,8 @@ uint64_t Replay::stream_of(uint64_t segment) const {
   return found == streams_.end() ? 0 : found->second;
 }
 
-void Replay::origin(const BlockTracker::Block& block, uint32_t& alloc_event, uint32_t& stack) const {
+void Replay::origin(const BlockTracker::Block& block, uint32_t& alloc_event,
+                    uint32_t& stack) const {
   if (block.tag == BlockTracker::kNoTag) return;
   if ((block.tag & kOldTag) != 0 && (block.tag & ~kOldTag) < initial_.blocks.size()) {
     stack = initial_.blocks[block.tag & ~kOldTag].stack;
@@ -75,13 +78,15 @@ SegmentMap segment_map_at(const Timeline& timeline, int device, uint32_t process
   const MapBlock* previous = nullptr;
   uint64_t previous_segment = 0;
   for (const auto& [address, block] : tracker.blocks()) {
-    const bool continues = previous != nullptr && block.segment == previous_segment && previous->address + previous->size_bytes == address;
+    const bool continues = previous != nullptr && block.segment == previous_segment &&
+                           previous->address + previous->size_bytes == address;
     if (!continues) {
       MapSegment segment;
       segment.address = address;
       segment.expandable = block.expandable;
       // Expandable ids carry the stream below their top bit (block_tracker.cpp).
-      segment.stream = block.expandable ? block.segment & ~(uint64_t{1} << 63) : replay.stream_of(block.segment);
+      segment.stream =
+          block.expandable ? block.segment & ~(uint64_t{1} << 63) : replay.stream_of(block.segment);
       map.segments.push_back(std::move(segment));
     }
     MapSegment& segment = map.segments.back();
@@ -102,7 +107,8 @@ SegmentMap segment_map_at(const Timeline& timeline, int device, uint32_t process
     previous = &segment.blocks.back();
     previous_segment = block.segment;
   }
-  for (MapSegment& segment : map.segments) segment.small_pool = !segment.expandable && segment.size_bytes == kSmallSegmentBytes;
+  for (MapSegment& segment : map.segments)
+    segment.small_pool = !segment.expandable && segment.size_bytes == kSmallSegmentBytes;
   return map;
 }
 
@@ -143,15 +149,19 @@ FreePieces free_pieces(const SegmentMap& map, uint64_t request, uint64_t stream)
   return pieces;
 }
 
-std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, uint64_t stream, uint64_t headroom) {
+std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, uint64_t stream,
+                                      uint64_t headroom) {
   std::optional<MovePlan> best;
   const auto offer = [&best](MovePlan plan) {
     if (!best || plan.move_bytes < best->move_bytes) best = std::move(plan);
   };
-  const auto held = [](const MapBlock& block) { return block.state == State::kFree ? uint64_t{0} : block.size_bytes; };
+  const auto held = [](const MapBlock& block) {
+    return block.state == State::kFree ? uint64_t{0} : block.size_bytes;
+  };
   const bool small = is_small_request(request);
 
-  // One hole: the cheapest run of neighbouring blocks that is long enough. Two ends that only move forward.
+  // One hole: the cheapest run of neighbouring blocks that is long enough. Two ends that only move
+  // forward.
   for (const MapSegment& segment : map.segments) {
     if (!serves(segment, small, stream) || segment.size_bytes < request) continue;
     size_t first = 0, best_first = 0, best_end = 0;
@@ -188,8 +198,10 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
     if (!segment.expandable) order.push_back(&segment);
   }
   std::stable_sort(order.begin(), order.end(), [](const MapSegment* a, const MapSegment* b) {
-    const double left = static_cast<double>(a->size_bytes - a->free_bytes) / static_cast<double>(a->size_bytes);
-    const double right = static_cast<double>(b->size_bytes - b->free_bytes) / static_cast<double>(b->size_bytes);
+    const double left =
+        static_cast<double>(a->size_bytes - a->free_bytes) / static_cast<double>(a->size_bytes);
+    const double right =
+        static_cast<double>(b->size_bytes - b->free_bytes) / static_cast<double>(b->size_bytes);
     return left < right;
   });
   uint64_t gained = headroom;
@@ -200,7 +212,8 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
     gained += segment->size_bytes;
   }
   if (gained >= wanted && !chosen.empty()) {
-    // What the last ones brought may make earlier ones needless: drop the costliest that can be spared.
+    // What the last ones brought may make earlier ones needless: drop the costliest that can be
+    // spared.
     std::vector<const MapSegment*> by_cost = chosen;
     std::stable_sort(by_cost.begin(), by_cost.end(), [](const MapSegment* a, const MapSegment* b) {
       return a->size_bytes - a->free_bytes > b->size_bytes - b->free_bytes;
@@ -223,12 +236,15 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
     }
     offer(std::move(plan));
   }
-  // What has to move must find room elsewhere: without enough free memory besides, moving does not help.
+  // What has to move must find room elsewhere: without enough free memory besides, moving does not
+  // help.
   if (best) {
     uint64_t free_elsewhere = headroom;
     for (const MapSegment& segment : map.segments) free_elsewhere += segment.free_bytes;
     if (free_elsewhere < request) return std::nullopt;
-    std::stable_sort(best->blocks.begin(), best->blocks.end(), [](const MapBlock& a, const MapBlock& b) { return a.size_bytes > b.size_bytes; });
+    std::stable_sort(
+        best->blocks.begin(), best->blocks.end(),
+        [](const MapBlock& a, const MapBlock& b) { return a.size_bytes > b.size_bytes; });
   }
   return best;
 }

@@ -1,7 +1,10 @@
-// Fragmentation: the segments of one process on one device at one moment, and what stands in the way of a request.
+// Fragmentation: the segments of one process on one device at one moment, and what stands in the
+// way of a request.
 //
-// PyTorch returns memory to the driver by whole segments only, and a request needs one piece. Reserved memory therefore splits into
-//   requested + rounding (blocks are larger than requests) + pending (freed, another stream may still use it)
+// PyTorch returns memory to the driver by whole segments only, and a request needs one piece.
+// Reserved memory therefore splits into
+//   requested + rounding (blocks are larger than requests) + pending (freed, another stream may
+//   still use it)
 //   + cached (free segments) + pinned (free pieces of segments that hold something live).
 #pragma once
 
@@ -26,8 +29,9 @@ struct MapBlock {
 
 struct MapSegment {
   uint64_t address = 0, size_bytes = 0, stream = 0;
-  bool expandable = false;   // one mapped run of an expandable segment
-  bool small_pool = false;   // 2 MiB segments for requests up to 1 MiB (not known for expandable ones)
+  bool expandable = false;  // one mapped run of an expandable segment
+  bool small_pool =
+      false;  // 2 MiB segments for requests up to 1 MiB (not known for expandable ones)
   uint64_t live_bytes = 0, pending_bytes = 0, free_bytes = 0, largest_free_bytes = 0;
   std::vector<MapBlock> blocks;  // by address, without gaps
 };
@@ -68,7 +72,8 @@ class Replay {
 SegmentMap segment_map_at(const Timeline& timeline, int device, uint32_t process, uint64_t event);
 
 struct Fragmentation {
-  uint64_t reserved = 0, requested = 0, rounding = 0, pending = 0, cached = 0, pinned = 0;  // add up to reserved
+  uint64_t reserved = 0, requested = 0, rounding = 0, pending = 0, cached = 0,
+           pinned = 0;  // add up to reserved
   uint64_t segments = 0, pinned_segments = 0;
 };
 Fragmentation measure_fragmentation(const SegmentMap& map);
@@ -82,17 +87,19 @@ struct FreePieces {
 };
 FreePieces free_pieces(const SegmentMap& map, uint64_t request_bytes, uint64_t stream);
 
-// The smallest set of live blocks that would have to move so that the request fits: in one segment, or by emptying segments so that
-// the driver can hand the memory out again. Exact within one segment; for emptied segments an upper bound (greedy).
+// The smallest set of live blocks that would have to move so that the request fits: in one segment,
+// or by emptying segments so that the driver can hand the memory out again. Exact within one
+// segment; for emptied segments an upper bound (greedy).
 struct MovePlan {
   bool empties_segments = false;
   uint64_t move_bytes = 0;
-  uint64_t gained_bytes = 0;            // size of the hole, or of the emptied segments
-  std::vector<MapBlock> blocks;         // that would move, largest first
-  std::vector<uint64_t> segments;       // addresses
+  uint64_t gained_bytes = 0;       // size of the hole, or of the emptied segments
+  std::vector<MapBlock> blocks;    // that would move, largest first
+  std::vector<uint64_t> segments;  // addresses
 };
 // headroom: what the driver would still give out. Nothing if even moving everything does not help.
-std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request_bytes, uint64_t stream, uint64_t headroom_bytes);
+std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request_bytes,
+                                      uint64_t stream, uint64_t headroom_bytes);
 
 // Tags with this bit are indices into the initial state's blocks; events beyond are not played.
 inline constexpr BlockTracker::Tag kOldTag = 1u << 31;

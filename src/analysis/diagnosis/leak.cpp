@@ -5,19 +5,19 @@
 #include <set>
 #include <tuple>
 
-#include "analysis/timeline/categories.h"
 #include "analysis/diagnosis/leak_lines.h"
+#include "analysis/timeline/categories.h"
 
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 constexpr size_t kMinIterations = 4;
-constexpr size_t kManyIterations = 32;              // over so many, less proves as much
+constexpr size_t kManyIterations = 32;  // over so many, less proves as much
 constexpr uint64_t kMinBytesOverMany = 1 << 20;
-constexpr size_t kMinOccurrences = 4;               // of what is left behind now and then
+constexpr size_t kMinOccurrences = 4;  // of what is left behind now and then
 
 uint64_t allocated_at(const Timeline& timeline, int device, uint64_t event) {
   const auto found = timeline.devices().find(device);
@@ -26,19 +26,24 @@ uint64_t allocated_at(const Timeline& timeline, int device, uint64_t event) {
   return sample ? sample->allocated_bytes : 0;
 }
 
-bool has_phase(const Timeline& timeline, uint32_t process, const std::vector<Iteration>& iterations, Phase wanted) {
+bool has_phase(const Timeline& timeline, uint32_t process, const std::vector<Iteration>& iterations,
+               Phase wanted) {
   const auto& record = timeline.record();
   for (const Iteration& iteration : iterations)
-    for (uint32_t i = iteration.first_event; i < iteration.end_event && i < record.events.size(); ++i) {
+    for (uint32_t i = iteration.first_event; i < iteration.end_event && i < record.events.size();
+         ++i) {
       const MemoryEvent& event = record.events[i];
-      if (event.process != process || (event.kind != EventKind::kAlloc && event.kind != EventKind::kFreeRequested)) continue;
+      if (event.process != process ||
+          (event.kind != EventKind::kAlloc && event.kind != EventKind::kFreeRequested))
+        continue;
       if (phase_of(record, timeline.stacks(), event, true) == wanted) return true;
     }
   return false;
 }
 
-// A leak leaves something behind all along: in nearly each iteration, or at an even distance (each epoch, each validation). A cache
-// fills early, a queue of fixed length and a cycle that waits for the garbage collector hold recent ones only: neither is even.
+// A leak leaves something behind all along: in nearly each iteration, or at an even distance (each
+// epoch, each validation). A cache fills early, a queue of fixed length and a cycle that waits for
+// the garbage collector hold recent ones only: neither is even.
 Pattern pattern_of(const std::vector<uint64_t>& bytes, size_t first, size_t end) {
   Pattern pattern;
   for (size_t k = first; k < end; ++k) {
@@ -53,8 +58,11 @@ Pattern pattern_of(const std::vector<uint64_t>& bytes, size_t first, size_t end)
   std::vector<uint64_t> gaps;
   for (size_t i = 1; i < present; ++i) gaps.push_back(pattern.at[i] - pattern.at[i - 1]);
   const uint64_t usual = median(gaps);
-  const bool even = std::all_of(gaps.begin(), gaps.end(), [&](uint64_t gap) { return gap + 1 >= usual && gap <= usual + 1; });
-  if (even && usual >= 2 && pattern.at.front() <= first + usual && pattern.at.back() + usual + 1 >= end) pattern.every = usual;
+  const bool even = std::all_of(gaps.begin(), gaps.end(),
+                                [&](uint64_t gap) { return gap + 1 >= usual && gap <= usual + 1; });
+  if (even && usual >= 2 && pattern.at.front() <= first + usual &&
+      pattern.at.back() + usual + 1 >= end)
+    pattern.every = usual;
   return pattern;
 }
 
@@ -65,8 +73,11 @@ bool rises_between(const std::vector<uint64_t>& allocated, const std::vector<siz
   return at.size() >= 2 && rises * 10 >= (at.size() - 1) * 7;
 }
 
-// Made by these lines before the range, kept for a while, and given back: then it is given back again (the results of a validation).
-std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process, uint32_t first_event, uint32_t last_event, const std::map<LineKey, uint64_t>& lines) {
+// Made by these lines before the range, kept for a while, and given back: then it is given back
+// again (the results of a validation).
+std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process,
+                                            uint32_t first_event, uint32_t last_event,
+                                            const std::map<LineKey, uint64_t>& lines) {
   std::map<LineKey, uint64_t> released;
   std::map<uint32_t, std::vector<const Allocation*>> by_stack;
   for (const Allocation& a : timeline.allocations()) {
@@ -85,9 +96,10 @@ std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device
   return released;
 }
 
-// A history whose beginning was overwritten shows the last iterations only. What is older, and of the sizes that a line still leaves
-// behind, is most likely the same.
-void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t end_event, GrowthReport& report) {
+// A history whose beginning was overwritten shows the last iterations only. What is older, and of
+// the sizes that a line still leaves behind, is most likely the same.
+void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t end_event,
+                GrowthReport& report) {
   std::map<uint64_t, size_t> lines;  // size -> index of the growth, largest first
   for (size_t i = report.growth.size(); i-- > 0;) {
     for (const uint64_t event : report.growth[i].events) {
@@ -97,7 +109,9 @@ void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t
   }
   for (const Allocation& a : timeline.allocations()) {
     if (!a.before_history) break;
-    if (a.device != device || a.process != process || a.category != Category::kUnknown || !a.live_at(end_event)) continue;
+    if (a.device != device || a.process != process || a.category != Category::kUnknown ||
+        !a.live_at(end_event))
+      continue;
     const auto found = lines.find(a.requested_bytes);
     if (found == lines.end()) continue;
     report.growth[found->second].older_bytes += a.block_bytes;
@@ -118,18 +132,25 @@ struct Survivors {
 
 // Operators that make a tensor of nothing: no graph saves what they make unless it is given to one.
 bool is_factory(const std::string& op) {
-  for (const char* name : {"zeros", "ones", "full", "empty", "empty_strided", "rand", "randn", "randint", "arange", "eye", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"}) {
+  for (const char* name :
+       {"zeros", "ones", "full", "empty", "empty_strided", "rand", "randn", "randint", "arange",
+        "eye", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"}) {
     if (op.starts_with("aten::") && std::string_view(op).substr(6) == name) return true;
   }
   return false;
 }
 
 // What iterations before end_kept made and what is alive at end_event, by line.
-Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, const GrowthRange& range, size_t end_kept, uint64_t end_event) {
+Survivors survivors_of(const Timeline& timeline, int device, uint32_t process,
+                       const std::vector<Iteration>& iterations, const GrowthRange& range,
+                       size_t end_kept, uint64_t end_event) {
   const record::Record& record = timeline.record();
   Survivors out;
-  std::map<std::pair<uint32_t, bool>, LineSum*> line_of_stack;  // sites are texts: one for each stack, not for each allocation
-  const auto line_of = [&](const Allocation& a, bool backward) -> LineSum*& { return line_of_stack[{a.stack, backward}]; };
+  std::map<std::pair<uint32_t, bool>, LineSum*>
+      line_of_stack;  // sites are texts: one for each stack, not for each allocation
+  const auto line_of = [&](const Allocation& a, bool backward) -> LineSum*& {
+    return line_of_stack[{a.stack, backward}];
+  };
   for (const Allocation& a : timeline.allocations()) {
     if (a.device != device || a.process != process || a.before_history) continue;
     const size_t k = iteration_of(iterations, a.alloc_event);
@@ -137,8 +158,10 @@ Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, c
     const MemoryEvent& event = record.events[a.alloc_event];
     const StackFacts& facts = timeline.stacks()[a.stack];
     const Phase phase = event.phase;
-    const bool backward = facts.in_backward || phase == Phase::kBackward || (facts.empty && phase == Phase::kOther);
-    const bool in_forward = (facts.in_module || phase == Phase::kForward || phase == Phase::kEval) && !backward;
+    const bool backward =
+        facts.in_backward || phase == Phase::kBackward || (facts.empty && phase == Phase::kOther);
+    const bool in_forward =
+        (facts.in_module || phase == Phase::kForward || phase == Phase::kEval) && !backward;
     if (in_forward && k >= range.first_old && k < range.end_old) out.forward_bytes += a.block_bytes;
     if (stays_by_design(timeline, a)) continue;
     const bool survives = k < end_kept && a.live_at(end_event);
@@ -162,7 +185,8 @@ Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, c
     if (!known) continue;
     LineSum& sum = *known;
     ++sum.made[k];
-    const size_t freed_in = a.free_event == kNever ? SIZE_MAX : iteration_of(iterations, a.free_event);
+    const size_t freed_in =
+        a.free_event == kNever ? SIZE_MAX : iteration_of(iterations, a.free_event);
     if (freed_in != k && k + 2 >= iterations.size()) ++sum.born_late;
     if (freed_in != k && freed_in != SIZE_MAX && freed_in + 2 >= iterations.size()) {
       ++sum.died_late;
@@ -176,8 +200,10 @@ Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, c
     sum.total_bytes += a.block_bytes;
     sum.categories[a.category] += a.block_bytes;
     if (a.category == Category::kActivation) sum.activation_bytes += a.block_bytes;
-    if (in_forward || (facts.in_functional && !facts.in_backward)) sum.forward_bytes += a.block_bytes;
-    if (event.op != abi::kNoId && !facts.in_module && is_factory(record.string(event.op))) sum.factory_bytes += a.block_bytes;
+    if (in_forward || (facts.in_functional && !facts.in_backward))
+      sum.forward_bytes += a.block_bytes;
+    if (event.op != abi::kNoId && !facts.in_module && is_factory(record.string(event.op)))
+      sum.factory_bytes += a.block_bytes;
     if (k >= range.first_old && k < range.end_old) {
       ++sum.sizes[a.requested_bytes];
       sum.stacks[a.stack] += a.block_bytes;
@@ -188,25 +214,31 @@ Survivors survivors_of(const Timeline& timeline, int device, uint32_t process, c
   return out;
 }
 
-// What is made anew, and larger, each time beside single tensors that stay is made of them: the queue that is joined, the scores against
-// all that a memory bank holds.
+// What is made anew, and larger, each time beside single tensors that stay is made of them: the
+// queue that is joined, the scores against all that a memory bank holds.
 void add_replaced(Growth replaced, GrowthReport& report) {
   Growth* of = nullptr;
   for (Growth& growth : report.growth) {
-    if (growth.may_be_filling && !growth.replaced && growth.every == 1 && (!of || growth.kept_bytes > of->kept_bytes)) of = &growth;
+    if (growth.may_be_filling && !growth.replaced && growth.every == 1 &&
+        (!of || growth.kept_bytes > of->kept_bytes))
+      of = &growth;
   }
   if (!of) {
     report.growth.push_back(std::move(replaced));
     return;
   }
-  if (of->parts.empty()) of->parts.push_back({GrowthPart::Role::kBeside, of->site, of->bytes_per_iteration, of->allocations_per_iteration});
-  of->parts.push_back({GrowthPart::Role::kReplaced, replaced.site, replaced.bytes_per_iteration, 1});
+  if (of->parts.empty())
+    of->parts.push_back({GrowthPart::Role::kBeside, of->site, of->bytes_per_iteration,
+                         of->allocations_per_iteration});
+  of->parts.push_back(
+      {GrowthPart::Role::kReplaced, replaced.site, replaced.bytes_per_iteration, 1});
   of->kept_bytes += replaced.kept_bytes;
   of->bytes_each += replaced.bytes_per_iteration;
   of->bytes_per_iteration += replaced.bytes_per_iteration;
 }
 
-GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process, const IterationRange& range, uint64_t end_event, bool failed) {
+GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
+                         const IterationRange& range, uint64_t end_event, bool failed) {
   GrowthReport report;
   const auto& iterations = range.iterations;
   report.are_steps = range.are_steps;
@@ -216,31 +248,41 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   report.end_event = end_event;
   if (iterations.empty()) return report;
   report.last_number = iterations.back().number;
-  report.last_peak_bytes = timeline.peak_between(device, iterations.back().first_event, iterations.back().end_event).allocated;
+  report.last_peak_bytes =
+      timeline.peak_between(device, iterations.back().first_event, iterations.back().end_event)
+          .allocated;
   if (iterations.size() < kMinIterations) return report;
-  // The first iteration warms up (optimizer state, workspaces, caches); what the last one made may still be in use.
+  // The first iteration warms up (optimizer state, workspaces, caches); what the last one made may
+  // still be in use.
   const size_t first_old = 1, end_old = iterations.size() - 1;
   const size_t old = end_old - first_old;
   // At a failure the last one's part counts among what is kept, but proves nothing.
   const size_t end_kept = failed ? iterations.size() : end_old;
 
   GrowthRange counted{first_old, end_old, 0};
-  const Survivors survivors = survivors_of(timeline, device, process, iterations, counted, end_kept, end_event);
+  const Survivors survivors =
+      survivors_of(timeline, device, process, iterations, counted, end_kept, end_event);
   counted.forward_bytes = survivors.forward_bytes;
   std::map<LineKey, uint64_t> left_behind;
   for (const auto& [key, sum] : survivors.lines) left_behind[key.first] += sum.total_bytes;
 
   // Does the whole really grow?
   std::vector<uint64_t> after;
-  for (const Iteration& iteration : iterations) after.push_back(allocated_at(timeline, device, iteration.end_event - 1));
+  for (const Iteration& iteration : iterations)
+    after.push_back(allocated_at(timeline, device, iteration.end_event - 1));
   const uint64_t net_growth = after.back() > after.front() ? after.back() - after.front() : 0;
-  const std::map<LineKey, uint64_t> released = failed ? std::map<LineKey, uint64_t>{} : released_before(timeline, device, process, iterations.front().first_event, static_cast<uint32_t>(end_event), left_behind);
+  const std::map<LineKey, uint64_t> released =
+      failed ? std::map<LineKey, uint64_t>{}
+             : released_before(timeline, device, process, iterations.front().first_event,
+                               static_cast<uint32_t>(end_event), left_behind);
 
   std::vector<GrowingLine> lines;
   for (const auto& [key, sum] : survivors.lines) {
     Pattern pattern = pattern_of(sum.bytes, first_old, end_old);
     if (pattern.every == 0 || !rises_between(after, pattern.at)) continue;
-    if (const auto found = released.find(key.first); found != released.end() && found->second * 2 >= sum.total_bytes) continue;
+    if (const auto found = released.find(key.first);
+        found != released.end() && found->second * 2 >= sum.total_bytes)
+      continue;
     std::vector<uint64_t> in_old, counts;
     for (size_t k = first_old; k < end_old; ++k) {
       if (pattern.every > 1 && sum.bytes[k] == 0) continue;
@@ -254,24 +296,34 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     growth.bytes_each = median(in_old);
     growth.bytes_per_iteration = growth.bytes_each / pattern.every;
     growth.allocations_per_iteration = median(counts);
-    growth.iterations = static_cast<uint32_t>(std::count_if(sum.bytes.begin(), sum.bytes.end(), [](uint64_t bytes) { return bytes > 0; }));
+    growth.iterations = static_cast<uint32_t>(std::count_if(
+        sum.bytes.begin(), sum.bytes.end(), [](uint64_t bytes) { return bytes > 0; }));
     growth.events = sum.events;
     if (sum.sizes.size() == 1) growth.size_each = sum.sizes.begin()->first;
-    growth.category = std::max_element(sum.categories.begin(), sum.categories.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+    growth.category =
+        std::max_element(sum.categories.begin(), sum.categories.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; })
+            ->first;
     growth.backward = sum.backward;
     growth.idle_iterations = idle_iterations(sum, counted);
     lines.push_back({&sum, std::move(pattern), std::move(growth)});
   }
   report.growth = join_lines(timeline, process, std::move(lines), counted, failed);
   std::erase_if(report.growth, [&](const Growth& growth) {
-    const bool long_and_sure = iterations.size() >= kManyIterations && growth.kept_bytes >= kMinBytesOverMany;
+    const bool long_and_sure =
+        iterations.size() >= kManyIterations && growth.kept_bytes >= kMinBytesOverMany;
     // Lines that are little each do not become much by belonging together.
-    const uint64_t largest = growth.parts.empty() || growth.whole_graph ? growth.bytes_per_iteration : growth.parts.front().bytes_per_iteration;
+    const uint64_t largest = growth.parts.empty() || growth.whole_graph
+                                 ? growth.bytes_per_iteration
+                                 : growth.parts.front().bytes_per_iteration;
     return largest < kMinBytesPerIteration && !long_and_sure;
   });
-  for (Growth& growth : find_replaced(timeline, device, process, iterations, end_event, failed, left_behind)) add_replaced(std::move(growth), report);
+  for (Growth& growth :
+       find_replaced(timeline, device, process, iterations, end_event, failed, left_behind))
+    add_replaced(std::move(growth), report);
   if (timeline.record().history_truncated) find_older(timeline, device, process, end_event, report);
-  std::stable_sort(report.growth.begin(), report.growth.end(), [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
+  std::stable_sort(report.growth.begin(), report.growth.end(),
+                   [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
   for (const Growth& growth : report.growth) {
     report.bytes_per_iteration += growth.bytes_per_iteration;
     report.kept_bytes += growth.kept_bytes;
@@ -288,7 +340,8 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
 
 }  // namespace
 
-Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes) {
+Site common_caller(const Timeline& timeline,
+                   const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes) {
   const record::Record& record = timeline.record();
   std::vector<std::pair<uint32_t, uint64_t>> inside;
   for (const auto& [stack, bytes] : stack_bytes) {
@@ -296,7 +349,8 @@ Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_
   }
   Site site;
   for (size_t depth = 0;; ++depth) {
-    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint64_t> next;  // file, line, function -> bytes
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint64_t>
+        next;  // file, line, function -> bytes
     uint64_t all = 0;
     for (const auto& [stack, bytes] : inside) {
       all += bytes;
@@ -306,10 +360,12 @@ Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_
       next[{frame.file, frame.line, frame.function}] += bytes;
     }
     if (next.empty()) return site;
-    const auto most = std::max_element(next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto most = std::max_element(
+        next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most->second * 10 < all * 9) return site;
     const auto [file, line, function] = most->first;
-    // Inside a module's call it is the model's own code; the line that calls it is the one to look at.
+    // Inside a module's call it is the model's own code; the line that calls it is the one to look
+    // at.
     const std::string_view name = bare_name(record.string(function));
     if (site.line.known() && (name == "_call_impl" || name == "_wrapped_call_impl")) return site;
     if (owner_of(record.string(file)) == FileOwner::kUser) {
@@ -325,11 +381,14 @@ Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_
   }
 }
 
-GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process, std::optional<uint64_t> failure) {
+GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process,
+                         std::optional<uint64_t> failure) {
   const uint64_t events = timeline.record().events.size();
   if (events == 0) return {};
   IterationRange steps = step_iterations(timeline, process);
-  if (failure) std::erase_if(steps.iterations, [&](const Iteration& iteration) { return iteration.end_event > *failure; });
+  if (failure)
+    std::erase_if(steps.iterations,
+                  [&](const Iteration& iteration) { return iteration.end_event > *failure; });
   GrowthReport best;
   best.are_steps = true;
   if (!steps.iterations.empty()) {
@@ -345,7 +404,10 @@ GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process,
     if (looped.kept_bytes > best.kept_bytes || steps.iterations.empty()) best = std::move(looped);
   };
   // After the last step, or instead of steps: a loop. Steps that are only guessed may be none.
-  const bool guessed = std::any_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) { return step.process == process && step.source == StepSource::kPeriod; });
+  const bool guessed =
+      std::any_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) {
+        return step.process == process && step.source == StepSource::kPeriod;
+      });
   try_loop(steps.iterations.empty() ? 0 : steps.iterations.back().end_event);
   if (guessed && best.growth.empty()) try_loop(0);
   return best;

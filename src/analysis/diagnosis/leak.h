@@ -1,13 +1,17 @@
 // Growth: memory that iteration after iteration leaves behind, by the line that allocates it.
 //
-// Told apart from warm-up, caches and changing shapes: an allocation counts only if it is still alive at the end although its iteration
-// is not among the last; the line must leave something behind in nearly every iteration but the first, or at an even distance; what is
-// allocated after each iteration must really grow; and what the line made before must not have been given back. Optimizer state, modules
-// and workspaces stay by design. A line that shows itself as a cache (leak_caches.cpp) is left out; one that may be a cache whose bound was
-// not reached is marked. Lines that belong together are one growth. A line that holds one tensor which is replaced by a larger one each time grows too, unless the samples
-// grow, or it is the cache of one generation. Fewer than four iterations prove nothing.
+// Told apart from warm-up, caches and changing shapes: an allocation counts only if it is still
+// alive at the end although its iteration is not among the last; the line must leave something
+// behind in nearly every iteration but the first, or at an even distance; what is allocated after
+// each iteration must really grow; and what the line made before must not have been given back.
+// Optimizer state, modules and workspaces stay by design. A line that shows itself as a cache
+// (leak_caches.cpp) is left out; one that may be a cache whose bound was not reached is marked.
+// Lines that belong together are one growth. A line that holds one tensor which is replaced by a
+// larger one each time grows too, unless the samples grow, or it is the cache of one generation.
+// Fewer than four iterations prove nothing.
 //
-// Who holds the memory cannot be seen (that is a Python reference); what is held, and which line made it, can.
+// Who holds the memory cannot be seen (that is a Python reference); what is held, and which line
+// made it, can.
 #pragma once
 
 #include <cstdint>
@@ -21,53 +25,66 @@ namespace tonnage::analysis {
 
 // One of several lines that grow together.
 struct GrowthPart {
-  enum class Role : uint8_t { kForward, kBackward, kInput, kBeside, kReplaced } role = Role::kBeside;
+  enum class Role : uint8_t {
+    kForward,
+    kBackward,
+    kInput,
+    kBeside,
+    kReplaced
+  } role = Role::kBeside;
   Site site;
   uint64_t bytes_per_iteration = 0, tensors = 0;
 };
 
 struct Growth {
-  Site site;                       // the line that made it; of a whole graph: the line that called the forward pass
+  Site site;  // the line that made it; of a whole graph: the line that called the forward pass
   Category category = Category::kUnknown;
-  bool whole_graph = false;        // what autograd saves of a forward pass, not single tensors
-  bool trains_elsewhere = false;   // of a whole graph: in other passes from this line a backward pass freed it
-  bool backward = false;           // made by backward passes
-  bool replaced = false;           // not one more tensor each time, but a larger one in place of the last
-  bool with_gradient = false;      // a tensor and its gradient, in the same iterations
-  uint32_t every = 1;              // 2: every second iteration leaves something behind
-  uint64_t kept_bytes = 0;         // alive at the end, of all complete iterations (without a failure: but the last)
-  uint64_t older_bytes = 0, older_count = 0;  // of the same sizes, and older than a history whose beginning is lost
-  uint64_t bytes_each = 0;         // median of the iterations that leave something behind
+  bool whole_graph = false;  // what autograd saves of a forward pass, not single tensors
+  bool trains_elsewhere =
+      false;  // of a whole graph: in other passes from this line a backward pass freed it
+  bool backward = false;  // made by backward passes
+  bool replaced = false;  // not one more tensor each time, but a larger one in place of the last
+  bool with_gradient = false;  // a tensor and its gradient, in the same iterations
+  uint32_t every = 1;          // 2: every second iteration leaves something behind
+  uint64_t kept_bytes =
+      0;  // alive at the end, of all complete iterations (without a failure: but the last)
+  uint64_t older_bytes = 0,
+           older_count = 0;  // of the same sizes, and older than a history whose beginning is lost
+  uint64_t bytes_each = 0;   // median of the iterations that leave something behind
   uint64_t bytes_per_iteration = 0;  // bytes_each / every
   uint64_t allocations_per_iteration = 0;
   std::optional<uint64_t> size_each;  // requested, if all are of one size
-  uint32_t iterations = 0;         // that left something behind
-  std::vector<uint64_t> events;    // a few of the allocations
-  std::vector<GrowthPart> parts;   // several lines that belong together: all of them, largest first
-  uint64_t backward_bytes = 0;     // of a whole graph, of bytes_each: what backward passes made
-  bool may_be_filling = false;     // single tensors without a graph: a cache or a buffer that is not full yet looks the same
-  uint32_t idle_iterations = 0;    // in which the line made nothing
+  uint32_t iterations = 0;            // that left something behind
+  std::vector<uint64_t> events;       // a few of the allocations
+  std::vector<GrowthPart> parts;  // several lines that belong together: all of them, largest first
+  uint64_t backward_bytes = 0;    // of a whole graph, of bytes_each: what backward passes made
+  bool may_be_filling = false;    // single tensors without a graph: a cache or a buffer that is not
+                                  // full yet looks the same
+  uint32_t idle_iterations = 0;   // in which the line made nothing
 };
 
 struct GrowthReport {
-  bool are_steps = false;          // training steps; false: iterations of a loop
-  bool failed = false;             // the moment that was looked at is an out-of-memory
-  Place anchor;                    // of a loop: the line that recurs
-  uint32_t iterations = 0;         // complete ones
-  uint32_t last_number = 0;        // number of the last one
-  uint64_t end_event = 0;          // the moment that was looked at
-  bool saw_backward = false;       // within the iterations
+  bool are_steps = false;            // training steps; false: iterations of a loop
+  bool failed = false;               // the moment that was looked at is an out-of-memory
+  Place anchor;                      // of a loop: the line that recurs
+  uint32_t iterations = 0;           // complete ones
+  uint32_t last_number = 0;          // number of the last one
+  uint64_t end_event = 0;            // the moment that was looked at
+  bool saw_backward = false;         // within the iterations
   uint64_t bytes_per_iteration = 0;  // of all lines together
   uint64_t kept_bytes = 0;
-  uint64_t older_bytes = 0;        // see Growth
-  uint64_t last_peak_bytes = 0;    // allocated, peak of the last complete iteration
-  std::vector<Growth> growth;      // largest first; empty: nothing grows
+  uint64_t older_bytes = 0;      // see Growth
+  uint64_t last_peak_bytes = 0;  // allocated, peak of the last complete iteration
+  std::vector<Growth> growth;    // largest first; empty: nothing grows
 };
 
 // failure: the out-of-memory event, if the question is what had grown until then.
-GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process, std::optional<uint64_t> failure = std::nullopt);
+GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process,
+                         std::optional<uint64_t> failure = std::nullopt);
 
-// The innermost line of the user's own code that most of the bytes have in common, seen from outside and not beyond a module's call.
-Site common_caller(const Timeline& timeline, const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes);
+// The innermost line of the user's own code that most of the bytes have in common, seen from
+// outside and not beyond a module's call.
+Site common_caller(const Timeline& timeline,
+                   const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes);
 
 }  // namespace tonnage::analysis

@@ -1,6 +1,6 @@
-// Shared by the two kinds of growth, tensors that are left behind (leak.cpp) and tensors that are replaced by larger ones
-// (leak_replaced.cpp), and by what is asked of them: which lines belong together (leak_together.cpp), and what only fills a cache
-// (leak_caches.cpp).
+// Shared by the two kinds of growth, tensors that are left behind (leak.cpp) and tensors that are
+// replaced by larger ones (leak_replaced.cpp), and by what is asked of them: which lines belong
+// together (leak_together.cpp), and what only fills a cache (leak_caches.cpp).
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ using LineKey = std::tuple<std::string, uint32_t, std::string>;
 
 LineKey key_of(const Site& site);
 
-// What a line left behind. Where backward passes carry the line of the forward pass (Tonnage's records), each pass has a sum of its own.
+// What a line left behind. Where backward passes carry the line of the forward pass (Tonnage's
+// records), each pass has a sum of its own.
 struct LineSum {
   Site site;
-  bool backward = false;                // made by backward passes
-  std::vector<uint64_t> bytes, counts;  // by iteration: what is alive at the end
-  std::vector<uint32_t> made;           // by iteration: all that it made
+  bool backward = false;                          // made by backward passes
+  std::vector<uint64_t> bytes, counts;            // by iteration: what is alive at the end
+  std::vector<uint32_t> made;                     // by iteration: all that it made
   std::vector<uint32_t> first_event, last_event;  // by iteration: of what is alive at the end
   std::map<uint64_t, uint64_t> sizes;   // requested size -> count, in the iterations that count
   std::map<uint32_t, uint64_t> stacks;  // stack -> bytes, in the iterations that count
   std::map<Category, uint64_t> categories;
   uint64_t total_bytes = 0, activation_bytes = 0, forward_bytes = 0, factory_bytes = 0;
-  uint64_t born_late = 0, died_late = 0;   // in the last two iterations: held beyond their own one
-  uint32_t youngest_died = 0;              // of died_late: the event that made it
-  std::vector<uint64_t> events;            // a few of the allocations
+  uint64_t born_late = 0, died_late = 0;  // in the last two iterations: held beyond their own one
+  uint32_t youngest_died = 0;             // of died_late: the event that made it
+  std::vector<uint64_t> events;           // a few of the allocations
 };
 
 // Which of the iterations that count left something behind at a line.
@@ -54,12 +55,15 @@ struct GrowthRange {
   uint64_t forward_bytes = 0;
 };
 
-// Lines that belong together become one: what autograd saves of a pass with what the pass was given and what a backward pass kept
-// of it; what backward passes made; what one function puts aside. No line is in two of the answers.
-std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process, std::vector<GrowingLine> lines, const GrowthRange& range, bool failed);
+// Lines that belong together become one: what autograd saves of a pass with what the pass was given
+// and what a backward pass kept of it; what backward passes made; what one function puts aside. No
+// line is in two of the answers.
+std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process,
+                               std::vector<GrowingLine> lines, const GrowthRange& range,
+                               bool failed);
 
-// Whether a line that grows shows itself as a cache that fills: ever fewer tensors, the oldest given back for each new one, or one for
-// each size while it makes none at other times.
+// Whether a line that grows shows itself as a cache that fills: ever fewer tensors, the oldest
+// given back for each new one, or one for each size while it makes none at other times.
 bool fills_a_cache(const Timeline& timeline, const GrowingLine& line, const GrowthRange& range);
 // Iterations in which the line made nothing at all.
 uint32_t idle_iterations(const LineSum& sum, const GrowthRange& range);
@@ -72,12 +76,15 @@ bool generates(const record::Record& record, uint32_t stack);
 // The iteration that contains the event; SIZE_MAX if none does.
 size_t iteration_of(const std::vector<Iteration>& iterations, uint32_t event);
 
-// What stays by design: it is made once per parameter, layer or stream, even where that happens late (layers that are unfrozen one by
-// one get their optimizer state one by one).
+// What stays by design: it is made once per parameter, layer or stream, even where that happens
+// late (layers that are unfrozen one by one get their optimizer state one by one).
 bool stays_by_design(const Timeline& timeline, const Allocation& a);
 
-// Lines whose tensors are replaced by larger ones: joined to themselves each time, a cache that is never cut.
-// left_behind: bytes that survive one by one, which is the other kind of growth. failed: end_event is an out-of-memory event.
-std::vector<Growth> find_replaced(const Timeline& timeline, int device, uint32_t process, const std::vector<Iteration>& iterations, uint64_t end_event, bool failed, const std::map<LineKey, uint64_t>& left_behind);
+// Lines whose tensors are replaced by larger ones: joined to themselves each time, a cache that is
+// never cut. left_behind: bytes that survive one by one, which is the other kind of growth. failed:
+// end_event is an out-of-memory event.
+std::vector<Growth> find_replaced(const Timeline& timeline, int device, uint32_t process,
+                                  const std::vector<Iteration>& iterations, uint64_t end_event,
+                                  bool failed, const std::map<LineKey, uint64_t>& left_behind);
 
 }  // namespace tonnage::analysis

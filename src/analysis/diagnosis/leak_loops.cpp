@@ -6,8 +6,8 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 constexpr size_t kMinIterations = 3;
 constexpr size_t kMaxCandidates = 16;  // each costs a pass over the events
@@ -24,23 +24,29 @@ IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
   }
   const auto changes_between = [&](uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end && i < events.size(); ++i) {
-      if (events[i].process == process && (events[i].kind == EventKind::kAlloc || events[i].kind == EventKind::kFreeRequested)) return true;
+      if (events[i].process == process &&
+          (events[i].kind == EventKind::kAlloc || events[i].kind == EventKind::kFreeRequested))
+        return true;
     }
     return false;
   };
   for (const Step& step : timeline.steps()) {
     if (step.process != process || !step.complete) continue;
-    // A step that ended with the error did not complete: the failure is its last event, or follows at once.
+    // A step that ended with the error did not complete: the failure is its last event, or follows
+    // at once.
     const bool failed = std::any_of(failures.begin(), failures.end(), [&](uint32_t failure) {
       if (failure < step.first_event) return false;
       if (failure < step.end_event) return !changes_between(failure + 1, step.end_event);
-      return step.source == StepSource::kOptimizer && failure - step.end_event < 64 && !changes_between(step.end_event, failure);
+      return step.source == StepSource::kOptimizer && failure - step.end_event < 64 &&
+             !changes_between(step.end_event, failure);
     });
     if (!failed) range.iterations.push_back({step.number, step.first_event, step.end_event});
   }
   if (timeline.record().history_truncated) {
     // Marks reach further back than the allocations: steps of which nothing is left tell nothing.
-    const auto first = std::find_if(range.iterations.begin(), range.iterations.end(), [&](const Iteration& step) { return changes_between(step.first_event, step.end_event); });
+    const auto first = std::find_if(
+        range.iterations.begin(), range.iterations.end(),
+        [&](const Iteration& step) { return changes_between(step.first_event, step.end_event); });
     range.iterations.erase(range.iterations.begin(), first);
   }
   return range;
@@ -48,14 +54,17 @@ IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
 
 namespace {
 
-// Lines whose recurrence can mark an iteration: outside of every module's call, first the user's own, then those of packages that run
-// the loop for the user (a trainer).
+// Lines whose recurrence can mark an iteration: outside of every module's call, first the user's
+// own, then those of packages that run the loop for the user (a trainer).
 bool is_anchor(const StackFacts& stack, bool of_package) {
   if (!of_package) return stack.only_user;
-  return !stack.empty && !stack.only_user && !stack.in_module && !stack.in_functional && !stack.in_optimizer && !stack.in_backward && !stack.starts_backward && !stack.converts_module && !stack.builds_module;
+  return !stack.empty && !stack.only_user && !stack.in_module && !stack.in_functional &&
+         !stack.in_optimizer && !stack.in_backward && !stack.starts_backward &&
+         !stack.converts_module && !stack.builds_module;
 }
 
-IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event, bool of_package) {
+IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t first_event,
+                       uint32_t end_event, bool of_package) {
   const auto& events = timeline.record().events;
   const Stacks& stacks = timeline.stacks();
   // Candidates by depth, then by first appearance.
@@ -63,14 +72,18 @@ IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t firs
   std::map<uint32_t, uint32_t> counts;
   for (uint32_t i = first_event; i < end_event; ++i) {
     const MemoryEvent& event = events[i];
-    if (event.kind != EventKind::kAlloc || event.process != process || !is_anchor(stacks[event.stack], of_package)) continue;
-    if (counts[event.stack]++ == 0) candidates[{timeline.record().stacks[event.stack].size(), i}] = event.stack;
+    if (event.kind != EventKind::kAlloc || event.process != process ||
+        !is_anchor(stacks[event.stack], of_package))
+      continue;
+    if (counts[event.stack]++ == 0)
+      candidates[{timeline.record().stacks[event.stack].size(), i}] = event.stack;
   }
   size_t tried = 0;
   for (const auto& [key, anchor] : candidates) {
     if (counts[anchor] < kMinIterations) continue;
     if (++tried > kMaxCandidates) break;
-    // Several tensors of one batch may come from the line: an iteration begins with the first after other work.
+    // Several tensors of one batch may come from the line: an iteration begins with the first after
+    // other work.
     std::vector<uint32_t> starts;
     std::vector<uint32_t> work;  // allocations in between, per start
     uint32_t since = UINT32_MAX;
@@ -89,11 +102,13 @@ IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t firs
       }
     }
     if (starts.size() < kMinIterations + 1) continue;  // the last one is not known to be complete
-    const auto busy = static_cast<size_t>(std::count_if(work.begin(), work.end() - 1, [](uint32_t count) { return count >= 3; }));
+    const auto busy = static_cast<size_t>(
+        std::count_if(work.begin(), work.end() - 1, [](uint32_t count) { return count >= 3; }));
     if (busy * 5 < (work.size() - 1) * 4) continue;
     IterationRange range;
     range.anchor = stacks.line(anchor);
-    for (size_t i = 0; i + 1 < starts.size(); ++i) range.iterations.push_back({static_cast<uint32_t>(i + 1), starts[i], starts[i + 1]});
+    for (size_t i = 0; i + 1 < starts.size(); ++i)
+      range.iterations.push_back({static_cast<uint32_t>(i + 1), starts[i], starts[i + 1]});
     return range;
   }
   return {};
@@ -101,10 +116,12 @@ IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t firs
 
 }  // namespace
 
-IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event) {
+IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event,
+                               uint32_t end_event) {
   end_event = std::min<uint32_t>(end_event, static_cast<uint32_t>(timeline.record().events.size()));
   IterationRange range = loop_of(timeline, process, first_event, end_event, false);
-  return range.iterations.empty() ? loop_of(timeline, process, first_event, end_event, true) : range;
+  return range.iterations.empty() ? loop_of(timeline, process, first_event, end_event, true)
+                                  : range;
 }
 
 }  // namespace tonnage::analysis

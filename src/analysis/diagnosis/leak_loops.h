@@ -1,7 +1,9 @@
-// Iterations of a loop, where there are no training steps: an evaluation, an inference server, a script without an optimizer.
+// Iterations of a loop, where there are no training steps: an evaluation, an inference server, a
+// script without an optimizer.
 //
-// A loop shows itself by a line of the user's own code, outside every module, that makes a tensor again and again (the batch, say), with
-// the allocations of a forward pass in between. The layers of one forward pass recur too, but from within it.
+// A loop shows itself by a line of the user's own code, outside every module, that makes a tensor
+// again and again (the batch, say), with the allocations of a forward pass in between. The layers
+// of one forward pass recur too, but from within it.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +14,9 @@
 namespace tonnage::analysis {
 
 struct Iteration {
-  uint32_t number = 0;       // from 1; a step's own number
+  uint32_t number = 0;  // from 1; a step's own number
   uint32_t first_event = 0;
-  uint32_t end_event = 0;    // half-open
+  uint32_t end_event = 0;  // half-open
 };
 
 struct IterationRange {
@@ -26,7 +28,9 @@ struct IterationRange {
 // The process's complete training steps.
 IterationRange step_iterations(const Timeline& timeline, uint32_t process);
 
-// The iterations of a loop within [first_event, end_event); empty if there is none (at least three are needed).
-IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event, uint32_t end_event);
+// The iterations of a loop within [first_event, end_event); empty if there is none (at least three
+// are needed).
+IterationRange loop_iterations(const Timeline& timeline, uint32_t process, uint32_t first_event,
+                               uint32_t end_event);
 
 }  // namespace tonnage::analysis

@@ -11,9 +11,9 @@ namespace {
 
 using Role = GrowthPart::Role;
 
-constexpr size_t kGraphTensors = 5;   // fewer tensors an iteration are not called a graph
-constexpr size_t kGraphKinds = 3;     // nor are equal ones: different sizes and stacks
-constexpr size_t kGraphPart = 5;      // a graph holds at least a fifth of what the forward pass makes
+constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph
+constexpr size_t kGraphKinds = 3;    // nor are equal ones: different sizes and stacks
+constexpr size_t kGraphPart = 5;  // a graph holds at least a fifth of what the forward pass makes
 constexpr uint64_t kSmallPart = 100;  // less than a hundredth of the largest line is not told of
 constexpr size_t kSurelyGraph = 24;   // tensors an iteration: nobody keeps so many one by one
 
@@ -21,7 +21,8 @@ constexpr size_t kSurelyGraph = 24;   // tensors an iteration: nobody keeps so m
 bool passes(const record::Record& record, uint32_t stack, const Place& line) {
   const auto& frames = record.stacks[stack];
   return std::any_of(frames.begin(), frames.end(), [&](const abi::Frame& frame) {
-    return frame.line == line.line && record.string(frame.file) == line.file && record.string(frame.function) == line.function;
+    return frame.line == line.line && record.string(frame.file) == line.file &&
+           record.string(frame.function) == line.function;
   });
 }
 
@@ -31,10 +32,14 @@ bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) 
   if (!line.known()) return false;
   std::vector<int> known(record.stacks.size(), -1);
   for (const Allocation& a : timeline.allocations()) {
-    if (a.process != process || a.before_history || a.free_event == kNever || a.category != Category::kActivation || a.stack >= record.stacks.size()) continue;
+    if (a.process != process || a.before_history || a.free_event == kNever ||
+        a.category != Category::kActivation || a.stack >= record.stacks.size())
+      continue;
     int& from_line = known[a.stack];
     if (from_line < 0) from_line = passes(record, a.stack, line);
-    if (from_line == 1 && phase_of(record, timeline.stacks(), record.events[a.free_event], true) == Phase::kBackward) return true;
+    if (from_line == 1 &&
+        phase_of(record, timeline.stacks(), record.events[a.free_event], true) == Phase::kBackward)
+      return true;
   }
   return false;
 }
@@ -43,20 +48,27 @@ bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) 
 bool same_rhythm(const Pattern& a, const Pattern& b) {
   if (a.every != b.every) return false;
   std::vector<size_t> both;
-  std::set_intersection(a.at.begin(), a.at.end(), b.at.begin(), b.at.end(), std::back_inserter(both));
+  std::set_intersection(a.at.begin(), a.at.end(), b.at.begin(), b.at.end(),
+                        std::back_inserter(both));
   const size_t apart = a.at.size() + b.at.size() - 2 * both.size();
   return apart <= 1 + both.size() / 10;
 }
 
-GrowthPart part_of(Role role, const Growth& growth) { return {role, growth.site, growth.bytes_per_iteration, growth.allocations_per_iteration}; }
+GrowthPart part_of(Role role, const Growth& growth) {
+  return {role, growth.site, growth.bytes_per_iteration, growth.allocations_per_iteration};
+}
 
 // May the line be part of what autograd saves of a forward pass?
 bool from_forward(const LineSum& sum) {
-  return !sum.backward && sum.factory_bytes * 2 < sum.total_bytes && (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes);
+  return !sum.backward && sum.factory_bytes * 2 < sum.total_bytes &&
+         (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes);
 }
 
-// The lines together, if they are what autograd saves of a pass, and not a few outputs that someone keeps.
-std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process, const std::vector<const GrowingLine*>& lines, const GrowthRange& range) {
+// The lines together, if they are what autograd saves of a pass, and not a few outputs that someone
+// keeps.
+std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process,
+                               const std::vector<const GrowingLine*>& lines,
+                               const GrowthRange& range) {
   std::vector<uint64_t> bytes(range.end_old), counts(range.end_old);
   size_t kinds = 0;
   std::vector<std::pair<uint32_t, uint64_t>> stacks, in_modules;
@@ -69,10 +81,12 @@ std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process, const
       bytes[k] += sum.bytes[k];
       counts[k] += sum.counts[k];
     }
-    for (const auto& [stack, of_stack] : sum.stacks) (timeline.stacks()[stack].in_module ? in_modules : stacks).emplace_back(stack, of_stack);
+    for (const auto& [stack, of_stack] : sum.stacks)
+      (timeline.stacks()[stack].in_module ? in_modules : stacks).emplace_back(stack, of_stack);
     graph.iterations = std::max(graph.iterations, line->growth.iterations);
     graph.kept_bytes += sum.total_bytes;
-    if (graph.events.size() < 8) graph.events.insert(graph.events.end(), sum.events.begin(), sum.events.end());
+    if (graph.events.size() < 8)
+      graph.events.insert(graph.events.end(), sum.events.begin(), sum.events.end());
     if (!most || sum.total_bytes > most->total_bytes) most = &sum;
     graph.parts.push_back(part_of(Role::kForward, line->growth));
   }
@@ -87,12 +101,15 @@ std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process, const
   }
   const uint64_t tensors = median(counts_old);
   // It keeps much of what the forward pass makes.
-  if (tensors < kGraphTensors || kinds < kGraphKinds || (all * kGraphPart < range.forward_bytes && tensors < kSurelyGraph)) return std::nullopt;
+  if (tensors < kGraphTensors || kinds < kGraphKinds ||
+      (all * kGraphPart < range.forward_bytes && tensors < kSurelyGraph))
+    return std::nullopt;
   graph.whole_graph = true;
   graph.category = Category::kActivation;
   graph.bytes_each = median(bytes_old);
   graph.allocations_per_iteration = tensors;
-  // The line that calls the model, where modules are seen: what is made beside them comes from elsewhere in the loop.
+  // The line that calls the model, where modules are seen: what is made beside them comes from
+  // elsewhere in the loop.
   if (in_modules.empty()) in_modules = stacks;
   graph.site = common_caller(timeline, in_modules);
   graph.trains_elsewhere = trains_from(timeline, process, graph.site.line);
@@ -110,7 +127,9 @@ bool comes_before(const GrowingLine& line, const std::vector<uint32_t>& graph_be
 // Whether all of it was made by calls from that line of the program.
 bool called_from(const Timeline& timeline, const LineSum& sum, const Place& line) {
   return line.known() && !sum.stacks.empty() &&
-         std::all_of(sum.stacks.begin(), sum.stacks.end(), [&](const auto& stack) { return passes(timeline.record(), stack.first, line); });
+         std::all_of(sum.stacks.begin(), sum.stacks.end(), [&](const auto& stack) {
+           return passes(timeline.record(), stack.first, line);
+         });
 }
 
 void add_part(Role role, const Growth& part, Growth& whole) {
@@ -121,7 +140,9 @@ void add_part(Role role, const Growth& part, Growth& whole) {
 }
 
 // The graph with all that hangs on it. taken: by line.
-std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process, const std::vector<GrowingLine>& lines, const GrowthRange& range, std::vector<bool>& taken) {
+std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process,
+                                  const std::vector<GrowingLine>& lines, const GrowthRange& range,
+                                  std::vector<bool>& taken) {
   std::map<uint32_t, std::vector<const GrowingLine*>> by_rhythm;
   std::map<uint32_t, uint64_t> bytes;
   for (const GrowingLine& line : lines) {
@@ -130,7 +151,8 @@ std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process, co
     bytes[line.growth.every] += line.sum->total_bytes;
   }
   if (bytes.empty()) return std::nullopt;
-  const auto largest = std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto largest = std::max_element(
+      bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   const auto& forward = by_rhythm[largest->first];
   std::optional<Growth> graph = graph_of(timeline, process, forward, range);
   if (!graph) return std::nullopt;
@@ -138,7 +160,8 @@ std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process, co
   const GrowingLine* main = forward.front();
   for (const GrowingLine* line : forward) {
     taken[static_cast<size_t>(line - lines.data())] = true;
-    for (size_t k = 0; k < range.end_old; ++k) begins[k] = std::min(begins[k], line->sum->first_event[k]);
+    for (size_t k = 0; k < range.end_old; ++k)
+      begins[k] = std::min(begins[k], line->sum->first_event[k]);
     if (line->sum->total_bytes > main->sum->total_bytes) main = line;
   }
   const uint64_t saved = graph->bytes_each;
@@ -146,10 +169,12 @@ std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process, co
     const GrowingLine& line = lines[i];
     if (taken[i] || !same_rhythm(line.pattern, main->pattern)) continue;
     if (line.sum->backward) {
-      // What a backward pass made that can be gone through again (create_graph) hangs on the same graph.
+      // What a backward pass made that can be gone through again (create_graph) hangs on the same
+      // graph.
       graph->backward_bytes += line.growth.bytes_each;
       add_part(Role::kBackward, line.growth, *graph);
-    } else if (line.growth.bytes_each <= saved && (comes_before(line, begins) || called_from(timeline, *line.sum, graph->site.line))) {
+    } else if (line.growth.bytes_each <= saved &&
+               (comes_before(line, begins) || called_from(timeline, *line.sum, graph->site.line))) {
       add_part(Role::kInput, line.growth, *graph);
     } else {
       continue;
@@ -160,12 +185,17 @@ std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process, co
   return graph;
 }
 
-// What one function puts aside in the same iterations, what backward passes make in them, and a tensor with its gradient.
+// What one function puts aside in the same iterations, what backward passes make in them, and a
+// tensor with its gradient.
 bool together(const GrowingLine& a, const GrowingLine& b) {
   if (!same_rhythm(a.pattern, b.pattern)) return false;
   if (a.sum->backward && b.sum->backward) return true;
-  if (a.sum->backward != b.sum->backward) return a.growth.size_each && a.growth.size_each == b.growth.size_each && a.growth.allocations_per_iteration == b.growth.allocations_per_iteration;
-  const auto place = [](const LineSum& sum) -> const Place& { return sum.site.user_line.known() ? sum.site.user_line : sum.site.line; };
+  if (a.sum->backward != b.sum->backward)
+    return a.growth.size_each && a.growth.size_each == b.growth.size_each &&
+           a.growth.allocations_per_iteration == b.growth.allocations_per_iteration;
+  const auto place = [](const LineSum& sum) -> const Place& {
+    return sum.site.user_line.known() ? sum.site.user_line : sum.site.line;
+  };
   const Place &one = place(*a.sum), &other = place(*b.sum);
   return one.known() && one.file == other.file && one.function == other.function;
 }
@@ -174,17 +204,24 @@ bool together(const GrowingLine& a, const GrowingLine& b) {
 
 uint64_t median(std::vector<uint64_t> values) {
   if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
-std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process, std::vector<GrowingLine> lines, const GrowthRange& range, bool failed) {
+std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process,
+                               std::vector<GrowingLine> lines, const GrowthRange& range,
+                               bool failed) {
   std::vector<Growth> out;
-  std::stable_sort(lines.begin(), lines.end(), [](const GrowingLine& a, const GrowingLine& b) { return a.growth.bytes_per_iteration > b.growth.bytes_per_iteration; });
+  std::stable_sort(lines.begin(), lines.end(), [](const GrowingLine& a, const GrowingLine& b) {
+    return a.growth.bytes_per_iteration > b.growth.bytes_per_iteration;
+  });
   std::vector<bool> taken(lines.size());
-  if (auto graph = whole_graph(timeline, process, lines, range, taken)) out.push_back(std::move(*graph));
+  if (auto graph = whole_graph(timeline, process, lines, range, taken))
+    out.push_back(std::move(*graph));
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (!taken[i] && !failed && !lines[i].sum->backward && fills_a_cache(timeline, lines[i], range)) taken[i] = true;
+    if (!taken[i] && !failed && !lines[i].sum->backward && fills_a_cache(timeline, lines[i], range))
+      taken[i] = true;
   }
   for (size_t i = 0; i < lines.size(); ++i) {
     if (taken[i]) continue;
@@ -197,19 +234,26 @@ std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process, std::
         growth.kept_bytes += lines[j].growth.kept_bytes;
         continue;
       }
-      if (growth.parts.empty()) growth.parts.push_back(part_of(growth.backward ? Role::kBackward : Role::kBeside, growth));
+      if (growth.parts.empty())
+        growth.parts.push_back(part_of(growth.backward ? Role::kBackward : Role::kBeside, growth));
       add_part(lines[j].sum->backward ? Role::kBackward : Role::kBeside, lines[j].growth, growth);
       growth.size_each.reset();
       growth.idle_iterations = std::min(growth.idle_iterations, lines[j].growth.idle_iterations);
       // A line that is known says more than the name of an operator.
-      if (!growth.site.line.known() && lines[j].sum->site.line.known()) growth.site = lines[j].sum->site;
+      if (!growth.site.line.known() && lines[j].sum->site.line.known())
+        growth.site = lines[j].sum->site;
       // A tensor whose gradient is kept with it hangs on a graph.
-      if (lines[i].sum->backward != lines[j].sum->backward) growth.with_gradient = true, growth.may_be_filling = false;
+      if (lines[i].sum->backward != lines[j].sum->backward)
+        growth.with_gradient = true, growth.may_be_filling = false;
     }
     growth.bytes_per_iteration = growth.bytes_each / growth.every;
     out.push_back(std::move(growth));
   }
-  for (Growth& growth : out) std::stable_sort(growth.parts.begin(), growth.parts.end(), [](const GrowthPart& a, const GrowthPart& b) { return a.bytes_per_iteration > b.bytes_per_iteration; });
+  for (Growth& growth : out)
+    std::stable_sort(growth.parts.begin(), growth.parts.end(),
+                     [](const GrowthPart& a, const GrowthPart& b) {
+                       return a.bytes_per_iteration > b.bytes_per_iteration;
+                     });
   return out;
 }
 

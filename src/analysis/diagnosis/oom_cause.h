@@ -10,7 +10,8 @@ namespace tonnage::analysis {
 // Empty only if the record says nothing at all about what was allocated. The first one is primary.
 std::vector<Finding> diagnose(const OomFacts& facts, const Timeline& timeline);
 
-// What growth means and what to do about it; also used where nothing failed. steps: "steps" or "iterations".
+// What growth means and what to do about it; also used where nothing failed. steps: "steps" or
+// "iterations".
 Finding growth_finding(const Growth& growth, const GrowthReport& report, const Timeline& timeline);
 
 }  // namespace tonnage::analysis

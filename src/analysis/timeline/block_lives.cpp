@@ -6,19 +6,23 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 using State = BlockTracker::Block::State;
 
-uint64_t end_of(uint64_t address, uint64_t size) { return address > UINT64_MAX - size ? UINT64_MAX : address + size; }
+uint64_t end_of(uint64_t address, uint64_t size) {
+  return address > UINT64_MAX - size ? UINT64_MAX : address + size;
+}
 
-// Watches a replay: after each event, the blocks and segments that it touched are compared with what was known of them.
+// Watches a replay: after each event, the blocks and segments that it touched are compared with
+// what was known of them.
 class Watcher {
  public:
   Watcher(BlockLives& lives, const Replay& replay) : lives_(lives), replay_(replay) {}
 
   void start() {
-    for (const auto& segment : replay_.initial().segments) add_segment(segment.address, segment.size_bytes, segment.stream, segment.expandable, 0);
+    for (const auto& segment : replay_.initial().segments)
+      add_segment(segment.address, segment.size_bytes, segment.stream, segment.expandable, 0);
     for (const auto& [address, block] : replay_.tracker().blocks()) {
       if (block.state != State::kFree) add_block(address, block, 0);
     }
@@ -32,7 +36,9 @@ class Watcher {
       case EventKind::kSegmentAlloc:
       case EventKind::kSegmentMap:
         cut(event.address, event.size_bytes, index);
-        if (event.size_bytes > 0) add_segment(event.address, event.size_bytes, event.stream, event.kind == EventKind::kSegmentMap, index);
+        if (event.size_bytes > 0)
+          add_segment(event.address, event.size_bytes, event.stream,
+                      event.kind == EventKind::kSegmentMap, index);
         break;
       case EventKind::kSegmentFree:
       case EventKind::kSegmentUnmap: cut(event.address, event.size_bytes, index); break;
@@ -45,8 +51,11 @@ class Watcher {
     const auto& blocks = replay_.tracker().blocks();
     const auto found = blocks.find(event.address);
     if (found == blocks.end()) return;  // outside every known segment
-    if (found != blocks.begin()) look_at(std::prev(found)->first, index);  // an old block may turn out to be larger
-    if (found->second.state != State::kLive || found->second.tag != index || open_.contains(event.address)) return;
+    if (found != blocks.begin())
+      look_at(std::prev(found)->first, index);  // an old block may turn out to be larger
+    if (found->second.state != State::kLive || found->second.tag != index ||
+        open_.contains(event.address))
+      return;
     add_block(event.address, found->second, index);
   }
 
@@ -99,7 +108,8 @@ class Watcher {
     lives_.segments.push_back(like);
   }
 
-  void add_segment(uint64_t address, uint64_t size, uint64_t stream, bool expandable, uint32_t index) {
+  void add_segment(uint64_t address, uint64_t size, uint64_t stream, bool expandable,
+                   uint32_t index) {
     SegmentLife life;
     life.stream = stream;
     life.group = expandable ? stream : address;
@@ -134,7 +144,8 @@ BlockLives block_lives(const Timeline& timeline, int device, uint32_t process) {
   Replay replay(timeline.record(), device, process);
   Watcher watcher(lives, replay);
   watcher.start();
-  replay.run(UINT64_MAX, [&](uint32_t index, const MemoryEvent& event) { watcher.after(index, event); });
+  replay.run(UINT64_MAX,
+             [&](uint32_t index, const MemoryEvent& event) { watcher.after(index, event); });
   return lives;
 }
 
@@ -143,7 +154,9 @@ SegmentMap map_of(const BlockLives& lives, uint64_t event) {
   map.device = lives.device;
   map.process = lives.process;
   map.event = event;
-  const auto there = [event](const auto& life, uint32_t until) { return life.from <= event && (until == kNever || event < until); };
+  const auto there = [event](const auto& life, uint32_t until) {
+    return life.from <= event && (until == kNever || event < until);
+  };
   std::vector<const SegmentLife*> ranges;
   std::vector<const BlockLife*> blocks;
   for (const SegmentLife& life : lives.segments) {
@@ -164,7 +177,10 @@ SegmentMap map_of(const BlockLives& lives, uint64_t event) {
     segment.expandable = ranges[i]->expandable;
     const uint64_t group = ranges[i]->group;
     uint64_t end = segment.address;
-    for (; i < ranges.size() && ranges[i]->address == end && ranges[i]->group == group && ranges[i]->expandable == segment.expandable; ++i) end += ranges[i]->size_bytes;
+    for (; i < ranges.size() && ranges[i]->address == end && ranges[i]->group == group &&
+           ranges[i]->expandable == segment.expandable;
+         ++i)
+      end += ranges[i]->size_bytes;
     segment.size_bytes = end - segment.address;
     segment.small_pool = !segment.expandable && segment.size_bytes == kSmallSegmentBytes;
     uint64_t at = segment.address;
@@ -188,7 +204,8 @@ SegmentMap map_of(const BlockLives& lives, uint64_t event) {
       block.state = life.freed != kNever && life.freed <= event ? State::kPending : State::kLive;
       block.alloc_event = life.alloc_event;
       block.stack = life.stack;
-      (block.state == State::kLive ? segment.live_bytes : segment.pending_bytes) += block.size_bytes;
+      (block.state == State::kLive ? segment.live_bytes : segment.pending_bytes) +=
+          block.size_bytes;
       segment.blocks.push_back(block);
       at = life.address + life.size_bytes;
     }

@@ -1,5 +1,6 @@
-// Where every block and every segment of one process on one device was, and from when until when: the segment map of any moment follows
-// without playing the history again. segment_map_at (fragmentation.h) is what it is held against.
+// Where every block and every segment of one process on one device was, and from when until when:
+// the segment map of any moment follows without playing the history again. segment_map_at
+// (fragmentation.h) is what it is held against.
 #pragma once
 
 #include <vector>
@@ -8,18 +9,19 @@
 
 namespace tonnage::analysis {
 
-// A piece of memory that the driver gave, or the rest of one after a part went back. Neighbours of one expandable segment are one.
+// A piece of memory that the driver gave, or the rest of one after a part went back. Neighbours of
+// one expandable segment are one.
 struct SegmentLife {
   uint64_t address = 0, size_bytes = 0, stream = 0;
-  uint64_t group = 0;             // neighbours of one group belong together
-  uint32_t from = 0, to = kNever; // events: there after `from`, gone after `to`
+  uint64_t group = 0;              // neighbours of one group belong together
+  uint32_t from = 0, to = kNever;  // events: there after `from`, gone after `to`
   bool expandable = false;
 };
 
 struct BlockLife {
   uint64_t address = 0, size_bytes = 0, requested_bytes = 0;
-  uint32_t from = 0;              // event; 0 where it is older than the record
-  uint32_t freed = kNever;        // from then on it waits for another stream
+  uint32_t from = 0;        // event; 0 where it is older than the record
+  uint32_t freed = kNever;  // from then on it waits for another stream
   uint32_t gone = kNever;
   uint32_t alloc_event = kNever;  // kNever: older than the record
   uint32_t stack = abi::kNoId;

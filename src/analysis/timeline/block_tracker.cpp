@@ -20,7 +20,8 @@ uint64_t round_request(uint64_t requested, const std::vector<uint32_t>& division
       return floor == requested ? floor : floor + step;
     }
   }
-  if (requested > UINT64_MAX - kMinBlockBytes) return requested;  // a hostile record must not wrap round to 0
+  if (requested > UINT64_MAX - kMinBlockBytes)
+    return requested;  // a hostile record must not wrap round to 0
   return (requested + kMinBlockBytes - 1) / kMinBlockBytes * kMinBlockBytes;
 }
 
@@ -30,14 +31,17 @@ constexpr uint64_t kExpandableMark = uint64_t{1} << 63;
 
 uint64_t expandable_id(uint64_t stream) { return stream | kExpandableMark; }
 
-uint64_t end_of(uint64_t address, uint64_t size) { return address > UINT64_MAX - size ? UINT64_MAX : address + size; }
+uint64_t end_of(uint64_t address, uint64_t size) {
+  return address > UINT64_MAX - size ? UINT64_MAX : address + size;
+}
 
 }  // namespace
 
 BlockTracker::BlockTracker(const record::AllocatorSettings& settings) : settings_(settings) {}
 
 bool BlockTracker::splits(uint64_t rounded, uint64_t rest, bool expandable) const {
-  if (rounded <= kSmallPoolLimitBytes || expandable || settings_.expandable_segments) return rest >= kMinBlockBytes;
+  if (rounded <= kSmallPoolLimitBytes || expandable || settings_.expandable_segments)
+    return rest >= kMinBlockBytes;
   return rounded < settings_.max_split_size_bytes && rest > kSmallPoolLimitBytes;
 }
 
@@ -84,7 +88,8 @@ void BlockTracker::drop_range(uint64_t address, uint64_t size) {
 void BlockTracker::segment_alloc(uint64_t address, uint64_t size) {
   if (size == 0) return;
   auto next = blocks_.lower_bound(address);
-  if (containing(address) != blocks_.end() || (next != blocks_.end() && next->first < end_of(address, size))) {
+  if (containing(address) != blocks_.end() ||
+      (next != blocks_.end() && next->first < end_of(address, size))) {
     ++inconsistencies_;  // its end was not seen
     drop_range(address, size);
   }
@@ -97,14 +102,17 @@ void BlockTracker::segment_alloc(uint64_t address, uint64_t size) {
 
 void BlockTracker::segment_free(uint64_t address, uint64_t size) {
   auto it = blocks_.find(address);
-  if (it == blocks_.end() || it->second.size_bytes != size || it->second.state != Block::State::kFree) ++inconsistencies_;
+  if (it == blocks_.end() || it->second.size_bytes != size ||
+      it->second.state != Block::State::kFree)
+    ++inconsistencies_;
   drop_range(address, size);
 }
 
 void BlockTracker::segment_map(uint64_t address, uint64_t size, uint64_t stream) {
   if (size == 0) return;
   auto next = blocks_.lower_bound(address);
-  if (containing(address) != blocks_.end() || (next != blocks_.end() && next->first < end_of(address, size))) {
+  if (containing(address) != blocks_.end() ||
+      (next != blocks_.end() && next->first < end_of(address, size))) {
     ++inconsistencies_;
     drop_range(address, size);
   }
@@ -128,8 +136,10 @@ void BlockTracker::segment_unmap(uint64_t address, uint64_t size, uint64_t) {
 
 BlockTracker::Blocks::iterator BlockTracker::merge_neighbours(Blocks::iterator it) {
   auto joins = [](const Blocks::iterator& left, const Blocks::iterator& right) {
-    return left->second.state == Block::State::kFree && right->second.state == Block::State::kFree &&
-           left->second.segment == right->second.segment && left->first + left->second.size_bytes == right->first;
+    return left->second.state == Block::State::kFree &&
+           right->second.state == Block::State::kFree &&
+           left->second.segment == right->second.segment &&
+           left->first + left->second.size_bytes == right->first;
   };
   if (it != blocks_.begin()) {
     auto previous = std::prev(it);
@@ -147,12 +157,14 @@ BlockTracker::Blocks::iterator BlockTracker::merge_neighbours(Blocks::iterator i
   return it;
 }
 
-// An allocation starts inside a free block whose own start was only assumed: the old block before it reaches up to here.
+// An allocation starts inside a free block whose own start was only assumed: the old block before
+// it reaches up to here.
 bool BlockTracker::correct_front(Blocks::iterator free_block, uint64_t address) {
   if (!free_block->second.front_assumed || free_block == blocks_.begin()) return false;
   auto old = std::prev(free_block);
   const uint64_t extra = address - free_block->first;
-  if (!old->second.size_assumed || extra > kSmallPoolLimitBytes || old->first + old->second.size_bytes != free_block->first)
+  if (!old->second.size_assumed || extra > kSmallPoolLimitBytes ||
+      old->first + old->second.size_bytes != free_block->first)
     return false;
   Block rest = free_block->second;
   rest.size_bytes -= extra;
@@ -195,7 +207,8 @@ BlockTracker::Placed BlockTracker::alloc(uint64_t address, uint64_t requested, T
       }
     }
   }
-  if (it == blocks_.end() || it->second.state != Block::State::kFree || it->second.size_bytes < rounded) {
+  if (it == blocks_.end() || it->second.state != Block::State::kFree ||
+      it->second.size_bytes < rounded) {
     ++inconsistencies_;
     placed.consistent = false;
     placed.block_bytes = rounded;
@@ -280,7 +293,8 @@ void BlockTracker::release(Blocks::iterator it) {
   merge_neighbours(it);
 }
 
-void BlockTracker::add_old_block(uint64_t address, uint64_t requested, uint64_t block_bytes, bool pending, Tag tag) {
+void BlockTracker::add_old_block(uint64_t address, uint64_t requested, uint64_t block_bytes,
+                                 bool pending, Tag tag) {
   const uint64_t rounded =
       block_bytes != 0 ? block_bytes : round_request(requested, settings_.roundup_power2_divisions);
   auto it = containing(address);
@@ -332,10 +346,11 @@ void BlockTracker::settle_old_blocks() {
       it->second.size_assumed = false;  // its neighbour follows at once
       continue;
     }
-    // Blocks of the large pool are larger than 1 MiB; what is smaller cannot be a free block of its own. A request at or above
-    // max_split_size is never split, whatever the rest.
+    // Blocks of the large pool are larger than 1 MiB; what is smaller cannot be a free block of its
+    // own. A request at or above max_split_size is never split, whatever the rest.
     const uint64_t rounded = it->second.size_bytes;
-    if (next->second.size_bytes > kSmallPoolLimitBytes && rounded < settings_.max_split_size_bytes) continue;
+    if (next->second.size_bytes > kSmallPoolLimitBytes && rounded < settings_.max_split_size_bytes)
+      continue;
     const uint64_t extra = next->second.size_bytes;
     it->second.size_bytes += extra;
     it->second.size_assumed = false;
@@ -349,7 +364,8 @@ BlockTracker::Tag BlockTracker::find(uint64_t address) const {
     auto it = blocks->upper_bound(address);
     if (it == blocks->begin()) continue;
     --it;
-    if (address - it->first < it->second.size_bytes && it->second.state != Block::State::kFree) return it->second.tag;
+    if (address - it->first < it->second.size_bytes && it->second.state != Block::State::kFree)
+      return it->second.tag;
   }
   return kNoTag;
 }

@@ -5,7 +5,8 @@
 namespace tonnage::analysis {
 namespace {
 
-// The sample that stands for a share: where allocated is largest (device memory if PyTorch's allocator was not used).
+// The sample that stands for a share: where allocated is largest (device memory if PyTorch's
+// allocator was not used).
 size_t peak_sample(const DeviceTimeline& timeline, size_t first, size_t end) {
   size_t best = first;
   auto value = [&](size_t i) {
@@ -46,16 +47,21 @@ Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event) {
     if (rows[i].bytes > 0 && rows[i].category != Category::kUnknown)
       rows[i].confidence = weight[i] / static_cast<double>(rows[i].bytes);
   }
-  auto row = [&](Category category) -> BreakdownRow& { return rows[static_cast<size_t>(category)]; };
+  auto row = [&](Category category) -> BreakdownRow& {
+    return rows[static_cast<size_t>(category)];
+  };
 
   out.allocated_bytes = sample->allocated_bytes;
   out.reserved_bytes = sample->reserved_bytes;
   out.total_is_device = samples.has_device;
   row(Category::kUnknown).confidence = 0;
-  // Blocks are never smaller than requests in a consistent record. Where allocator events were lost they may be: then the
-  // surplus comes off the unknown part, so that the sum stays what PyTorch counts.
-  row(Category::kRounding).bytes = out.allocated_bytes >= out.requested_bytes ? out.allocated_bytes - out.requested_bytes : 0;
-  uint64_t cached = out.reserved_bytes >= out.allocated_bytes ? out.reserved_bytes - out.allocated_bytes : 0;
+  // Blocks are never smaller than requests in a consistent record. Where allocator events were lost
+  // they may be: then the surplus comes off the unknown part, so that the sum stays what PyTorch
+  // counts.
+  row(Category::kRounding).bytes =
+      out.allocated_bytes >= out.requested_bytes ? out.allocated_bytes - out.requested_bytes : 0;
+  uint64_t cached =
+      out.reserved_bytes >= out.allocated_bytes ? out.reserved_bytes - out.allocated_bytes : 0;
   uint64_t total = std::max(out.reserved_bytes, out.allocated_bytes);
   if (samples.has_device) {
     const uint64_t context = timeline.context_bytes(device, event);
@@ -65,7 +71,8 @@ Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event) {
     if (held >= total) {
       row(Category::kOther).bytes = held - total;
     } else {
-      // Between the driver's free and PyTorch's own event of it: the segment is gone, and it held cached memory only.
+      // Between the driver's free and PyTorch's own event of it: the segment is gone, and it held
+      // cached memory only.
       cached -= std::min(cached, total - held);
     }
     total = sample->device_bytes;
@@ -76,9 +83,9 @@ Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event) {
 
   uint64_t sum = 0;
   for (const BreakdownRow& r : rows) sum += r.bytes;
-  for (Category category : {Category::kUnknown, Category::kTemporary, Category::kActivation, Category::kInput,
-                            Category::kWorkspace, Category::kBuffer, Category::kParameter, Category::kGradient,
-                            Category::kOptimizerState}) {
+  for (Category category : {Category::kUnknown, Category::kTemporary, Category::kActivation,
+                            Category::kInput, Category::kWorkspace, Category::kBuffer,
+                            Category::kParameter, Category::kGradient, Category::kOptimizerState}) {
     if (sum <= total) break;
     const uint64_t cut = std::min(row(category).bytes, sum - total);
     row(category).bytes -= cut;
@@ -100,7 +107,8 @@ std::vector<CategoryPoint> category_series(const Timeline& timeline, int device,
   const size_t count = std::min(points, samples.size());
   std::vector<uint32_t> moments;
   for (size_t i = 0; i < count; ++i) {
-    const size_t at = peak_sample(found->second, samples.size() * i / count, samples.size() * (i + 1) / count);
+    const size_t at =
+        peak_sample(found->second, samples.size() * i / count, samples.size() * (i + 1) / count);
     CategoryPoint point;
     point.event = samples[at].event;
     point.time_ns = time_of(timeline.record(), point.event);
@@ -114,7 +122,9 @@ std::vector<CategoryPoint> category_series(const Timeline& timeline, int device,
   std::vector<std::vector<int64_t>> change(kCategoryCount, std::vector<int64_t>(count + 1, 0));
   for (const Allocation& a : timeline.allocations()) {
     if (a.device != device) continue;
-    const auto from = a.before_history ? moments.begin() : std::lower_bound(moments.begin(), moments.end(), a.alloc_event);
+    const auto from = a.before_history
+                          ? moments.begin()
+                          : std::lower_bound(moments.begin(), moments.end(), a.alloc_event);
     const auto to = std::lower_bound(from, moments.end(), a.free_event);
     if (from == to) continue;
     auto& row = change[static_cast<size_t>(a.category)];
@@ -132,7 +142,8 @@ std::vector<CategoryPoint> category_series(const Timeline& timeline, int device,
     uint64_t requested = 0;
     for (uint64_t bytes : point.by_category) requested += bytes;
     if (point.allocated_bytes > requested)
-      point.by_category[static_cast<size_t>(Category::kRounding)] = point.allocated_bytes - requested;
+      point.by_category[static_cast<size_t>(Category::kRounding)] =
+          point.allocated_bytes - requested;
   }
   return out;
 }

@@ -1,4 +1,5 @@
-// Breakdown: where every byte of a device went at one moment. The rows add up to the total exactly (design rule):
+// Breakdown: where every byte of a device went at one moment. The rows add up to the total exactly
+// (design rule):
 //
 //   live allocations by category (requested bytes)       parameters … unknown
 // + rounding   = allocated - requested                   = allocated
@@ -6,7 +7,8 @@
 // + other      = device allocations - reserved           (not PyTorch's)
 // + context    = contexts and machine code (modelled)    = device total
 //
-// Without the driver's events (a PyTorch snapshot) the total is reserved, and the last two rows are missing.
+// Without the driver's events (a PyTorch snapshot) the total is reserved, and the last two rows are
+// missing.
 #pragma once
 
 #include <vector>
@@ -17,20 +19,23 @@ namespace tonnage::analysis {
 
 // In the order of the report's rows.
 inline constexpr Category kRowOrder[] = {
-    Category::kParameter, Category::kBuffer,   Category::kGradient, Category::kOptimizerState, Category::kActivation,
-    Category::kInput,     Category::kWorkspace, Category::kTemporary, Category::kUnknown,       Category::kRounding,
-    Category::kCached,    Category::kOther,    Category::kContext};
+    Category::kParameter,  Category::kBuffer,   Category::kGradient,  Category::kOptimizerState,
+    Category::kActivation, Category::kInput,    Category::kWorkspace, Category::kTemporary,
+    Category::kUnknown,    Category::kRounding, Category::kCached,    Category::kOther,
+    Category::kContext};
 inline constexpr size_t kCategoryCount = 13;
 
 // After the event. Cost: proportional to the live set.
 Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event);
 
-// A stacked chart: for each of `points` equal shares of the samples, the breakdown of allocated at the share's own peak.
+// A stacked chart: for each of `points` equal shares of the samples, the breakdown of allocated at
+// the share's own peak.
 struct CategoryPoint {
   uint32_t event = 0;
   uint64_t time_ns = 0;
   uint64_t allocated_bytes = 0, reserved_bytes = 0, device_bytes = 0;
-  uint64_t by_category[kCategoryCount] = {};  // by Category; requested bytes, and kRounding: together allocated_bytes
+  uint64_t by_category[kCategoryCount] =
+      {};  // by Category; requested bytes, and kRounding: together allocated_bytes
 };
 // Cost: one pass over the allocations.
 std::vector<CategoryPoint> category_series(const Timeline& timeline, int device, size_t points);

@@ -11,14 +11,17 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
-// cuBLAS workspaces that PyTorch keeps per handle and stream: ":4096:2:16:8", and 32 MiB on Hopper and later.
+// cuBLAS workspaces that PyTorch keeps per handle and stream: ":4096:2:16:8", and 32 MiB on Hopper
+// and later.
 constexpr uint64_t kCublasWorkspace = 8'519'680;
 constexpr uint64_t kCublasWorkspaceHopper = 33'554'432;
 
-bool changes_allocations(EventKind kind) { return kind == EventKind::kAlloc || kind == EventKind::kFreeRequested; }
+bool changes_allocations(EventKind kind) {
+  return kind == EventKind::kAlloc || kind == EventKind::kFreeRequested;
+}
 
 struct Guess {
   Category category = Category::kUnknown;
@@ -35,7 +38,8 @@ bool any_between(const Marks& marks, uint32_t process, uint32_t after, uint32_t 
   return it != found->second.end() && *it < before;
 }
 
-// Alike allocations: made by the same operator, in the same module, from the same line, of the same size.
+// Alike allocations: made by the same operator, in the same module, from the same line, of the same
+// size.
 struct SiteKey {
   uint64_t size = 0;
   uint32_t stack = 0, op = 0, module = 0;
@@ -53,7 +57,8 @@ struct SiteHash {
 
 class Inference {
  public:
-  explicit Inference(Timeline& timeline) : timeline_(timeline), record_(timeline.record()), stacks_(timeline.stacks()) {}
+  explicit Inference(Timeline& timeline)
+      : timeline_(timeline), record_(timeline.record()), stacks_(timeline.stacks()) {}
 
   void run() {
     read_phases();
@@ -62,7 +67,8 @@ class Inference {
     for (const Allocation& a : timeline_.allocations()) {
       if (!a.before_history && has_key(a)) made_alike_[key_of(a)].push_back(a.alloc_event);
     }
-    std::vector<uint32_t> open;  // the end of their life is not known: out of memory, or the record ends
+    std::vector<uint32_t>
+        open;  // the end of their life is not known: out of memory, or the record ends
     std::vector<uint32_t> others;
     auto& allocations = timeline_.allocations();
     for (uint32_t i = 0; i < allocations.size(); ++i) {
@@ -78,7 +84,8 @@ class Inference {
       set(a, guess_from_life(a));
       if (a.category != Category::kUnknown) votes_[key_of(a)][static_cast<size_t>(a.category)] += 1;
     }
-    makes_state_ = std::any_of(allocations.begin(), allocations.end(), [&](const Allocation& a) { return facts(a).makes_state; });
+    makes_state_ = std::any_of(allocations.begin(), allocations.end(),
+                               [&](const Allocation& a) { return facts(a).makes_state; });
     for (uint32_t i : open) ++open_alike_[key_of(allocations[i])];
     for (uint32_t i : open) set(allocations[i], guess_open(allocations[i]));
     // Alike allocations share what is known of any of them.
@@ -133,15 +140,19 @@ class Inference {
       op_runs_[i] = event.op == abi::kNoId && event.stack == abi::kNoId ? 0 : thread.run;
     }
     for (const OomAttempts& attempts : find_oom_attempts(record_, stacks_)) {
-      if (!attempts.overcome && events[attempts.last].kind == EventKind::kOom) out_of_memory_[events[attempts.last].process].push_back(attempts.last);
+      if (!attempts.overcome && events[attempts.last].kind == EventKind::kOom)
+        out_of_memory_[events[attempts.last].process].push_back(attempts.last);
     }
     for (const Step& step : timeline_.steps()) {
-      if (step.complete && step.source != StepSource::kTold) optimizer_[step.process].push_back(step.end_event - 1);
+      if (step.complete && step.source != StepSource::kTold)
+        optimizer_[step.process].push_back(step.end_event - 1);
     }
     for (auto& [process, marks] : optimizer_) std::sort(marks.begin(), marks.end());
   }
 
-  static void mark(Marks& marks, uint32_t process, uint32_t event) { marks[process].push_back(event); }
+  static void mark(Marks& marks, uint32_t process, uint32_t event) {
+    marks[process].push_back(event);
+  }
 
   void collect_parameter_sizes() {
     for (const Allocation& a : timeline_.allocations()) {
@@ -153,8 +164,9 @@ class Inference {
     }
   }
 
-  // Older than the history and never freed, of the size of a gradient: the parameter that it belongs to. Not more of one size than
-  // there were gradients of it at a time: the rest are activations or samples that happen to be as large.
+  // Older than the history and never freed, of the size of a gradient: the parameter that it
+  // belongs to. Not more of one size than there were gradients of it at a time: the rest are
+  // activations or samples that happen to be as large.
   void guess_old_parameters() {
     auto& allocations = timeline_.allocations();
     std::map<uint32_t, std::vector<std::pair<uint64_t, int>>> changes;  // by event: size, +1 or -1
@@ -173,7 +185,8 @@ class Inference {
     for (Allocation& a : allocations) {
       if (!a.before_history || a.free_event != kNever || a.category != Category::kUnknown) continue;
       const auto found = gradients.find(a.requested_bytes);
-      if (found != gradients.end() && found->second.second-- > 0) set(a, {Category::kParameter, 60});
+      if (found != gradients.end() && found->second.second-- > 0)
+        set(a, {Category::kParameter, 60});
     }
   }
 
@@ -182,23 +195,29 @@ class Inference {
     return a.before_history || record_.events.empty() ? none : record_.events[a.alloc_event];
   }
   const StackFacts& facts(const Allocation& a) const { return stacks_[a.stack]; }
-  Phase phase(const Allocation& a) const { return a.before_history ? Phase::kOther : phases_[a.alloc_event]; }
+  Phase phase(const Allocation& a) const {
+    return a.before_history ? Phase::kOther : phases_[a.alloc_event];
+  }
 
   SiteKey key_of(const Allocation& a) const {
     const MemoryEvent& e = event(a);
     return {a.requested_bytes, a.stack, e.op, e.module, phase(a)};
   }
 
-  // An error ends lives early, and so does the end of the record: what was alive then tells nothing by its end.
+  // An error ends lives early, and so does the end of the record: what was alive then tells nothing
+  // by its end.
   bool end_known(const Allocation& a) const {
-    if (a.free_event == kNever || a.before_history || record_.events[a.free_event].kind == EventKind::kProcessEnd) return false;
+    if (a.free_event == kNever || a.before_history ||
+        record_.events[a.free_event].kind == EventKind::kProcessEnd)
+      return false;
     return !any_between(out_of_memory_, a.process, a.alloc_event, a.free_event);
   }
 
   void set(Allocation& a, Guess guess) {
     a.category = guess.category;
     a.confidence_percent = static_cast<uint8_t>(guess.confidence);
-    a.source = guess.category == Category::kUnknown ? CategorySource::kNone : CategorySource::kInferred;
+    a.source =
+        guess.category == Category::kUnknown ? CategorySource::kNone : CategorySource::kInferred;
   }
 
   OpFamily family(const Allocation& a) {
@@ -216,8 +235,9 @@ class Inference {
     return a.requested_bytes == kCublasWorkspaceHopper && plausible;
   }
 
-  // cuBLAS keeps one workspace per handle (a thread has one) and stream, and never frees it. 32 MiB is a size that tensors have too: more
-  // of them on one stream than a program with a backward thread has handles are such tensors.
+  // cuBLAS keeps one workspace per handle (a thread has one) and stream, and never frees it. 32 MiB
+  // is a size that tensors have too: more of them on one stream than a program with a backward
+  // thread has handles are such tensors.
   void collect_workspaces() {
     constexpr uint32_t kHandles = 2;  // the program's thread and the one of the backward pass
     std::unordered_map<uint64_t, uint32_t> seen;
@@ -225,15 +245,20 @@ class Inference {
       if (a.source == CategorySource::kTold || !looks_like_workspace(a)) continue;
       const uint64_t stream = a.before_history ? 0 : event(a).stream;
       uint32_t& count = seen[(stream * 64 + a.process) * 64 + a.device];
-      const bool stays = a.free_event == kNever || record_.events[a.free_event].kind == EventKind::kProcessEnd;
-      if (stays && (a.requested_bytes == kCublasWorkspace || count++ < kHandles)) workspaces_.insert(&a - timeline_.allocations().data());
+      const bool stays =
+          a.free_event == kNever || record_.events[a.free_event].kind == EventKind::kProcessEnd;
+      if (stays && (a.requested_bytes == kCublasWorkspace || count++ < kHandles))
+        workspaces_.insert(&a - timeline_.allocations().data());
     }
   }
-  bool library_workspace(const Allocation& a) const { return workspaces_.count(&a - timeline_.allocations().data()) != 0; }
+  bool library_workspace(const Allocation& a) const {
+    return workspaces_.count(&a - timeline_.allocations().data()) != 0;
+  }
 
   bool has_key(const Allocation& a) const { return event(a).op != abi::kNoId || !facts(a).empty; }
 
-  // Scratch is gone before its place makes the next but one; what outlives that, in a loop over layers or batches, is kept for something.
+  // Scratch is gone before its place makes the next but one; what outlives that, in a loop over
+  // layers or batches, is kept for something.
   bool outlives_its_like(const Allocation& a) const {
     constexpr ptrdiff_t kOverlapping = 3;
     const auto found = made_alike_.find(key_of(a));
@@ -247,39 +272,51 @@ class Inference {
     const MemoryEvent& e = event(a);
     const Phase born = phase(a), died = phases_[a.free_event];
     const bool same_phase = phase_runs_[a.alloc_event] == phase_runs_[a.free_event];
-    if ((e.flags & abi::kEventHostSource) != 0 && born != Phase::kOptimizer) return {Category::kInput, 90};
+    if ((e.flags & abi::kEventHostSource) != 0 && born != Phase::kOptimizer)
+      return {Category::kInput, 90};
     if (op_runs_[a.alloc_event] != 0 && op_runs_[a.alloc_event] == op_runs_[a.free_event]) {
-      return family(a) != OpFamily::kNone ? Guess{Category::kWorkspace, 85} : Guess{Category::kTemporary, 90};
+      return family(a) != OpFamily::kNone ? Guess{Category::kWorkspace, 85}
+                                          : Guess{Category::kTemporary, 90};
     }
     const bool outlived_optimizer = any_between(optimizer_, a.process, a.alloc_event, a.free_event);
-    if (facts(a).converts_module && any_between(forward_, a.process, a.alloc_event, a.free_event)) return {Category::kParameter, 75};
+    if (facts(a).converts_module && any_between(forward_, a.process, a.alloc_event, a.free_event))
+      return {Category::kParameter, 75};
     if (library_workspace(a) && outlived_optimizer) return {Category::kWorkspace, 75};
     switch (born) {
       case Phase::kOptimizer:
         if (same_phase) return {Category::kTemporary, 90};
-        return outlived_optimizer && facts(a).makes_state ? Guess{Category::kOptimizerState, 95} : Guess{Category::kOptimizerState, 75};
+        return outlived_optimizer && facts(a).makes_state ? Guess{Category::kOptimizerState, 95}
+                                                          : Guess{Category::kOptimizerState, 75};
       case Phase::kBackward:
-        // Recomputed; without the call from autograd the line is only that of the forward pass, which a record tells for gradients.
-        if (facts(a).in_module && facts(a).in_backward && died == Phase::kBackward) return {Category::kActivation, 70};
+        // Recomputed; without the call from autograd the line is only that of the forward pass,
+        // which a record tells for gradients.
+        if (facts(a).in_module && facts(a).in_backward && died == Phase::kBackward)
+          return {Category::kActivation, 70};
         if (same_phase) return {Category::kTemporary, 80};
         if (!outlived_optimizer) return {Category::kTemporary, 60};
-        return {Category::kGradient, parameter_sizes_.empty() || parameter_sizes_.count(a.requested_bytes) != 0 ? 85 : 60};
+        return {
+            Category::kGradient,
+            parameter_sizes_.empty() || parameter_sizes_.count(a.requested_bytes) != 0 ? 85 : 60};
       case Phase::kForward:
       case Phase::kEval:
         if (died == Phase::kBackward) return {Category::kActivation, 90};
         if (facts(a).in_module && outlives_its_like(a)) return {Category::kActivation, 60};
         if (same_phase) return {Category::kTemporary, 80};
-        if (any_between(backward_, a.process, a.alloc_event, a.free_event)) return {Category::kActivation, 65};
+        if (any_between(backward_, a.process, a.alloc_event, a.free_event))
+          return {Category::kActivation, 65};
         return {Category::kTemporary, 50};
       default: break;
     }
     if (died == Phase::kBackward) return {Category::kActivation, 75};
-    if (facts(a).only_user && outlived_optimizer && any_between(forward_, a.process, a.alloc_event, a.free_event) &&
+    if (facts(a).only_user && outlived_optimizer &&
+        any_between(forward_, a.process, a.alloc_event, a.free_event) &&
         any_between(backward_, a.process, a.alloc_event, a.free_event))
       return {Category::kInput, 50};
-    // Outside the passes a phase may last for the whole program: only what was gone at once is scratch.
+    // Outside the passes a phase may last for the whole program: only what was gone at once is
+    // scratch.
     constexpr uint32_t kAtOnceEvents = 32;
-    if (same_phase && a.free_event - a.alloc_event <= kAtOnceEvents) return {Category::kTemporary, 60};
+    if (same_phase && a.free_event - a.alloc_event <= kAtOnceEvents)
+      return {Category::kTemporary, 60};
     return {};
   }
 
@@ -301,22 +338,27 @@ class Inference {
       if (facts(a).in_optimizer) return {Category::kOptimizerState, 80};
       return {};
     }
-    const uint32_t end = a.free_event == kNever ? static_cast<uint32_t>(record_.events.size()) : a.free_event;
+    const uint32_t end =
+        a.free_event == kNever ? static_cast<uint32_t>(record_.events.size()) : a.free_event;
     const bool outlived_optimizer = any_between(optimizer_, a.process, a.alloc_event, end);
     const StackFacts& stack = facts(a);
     if (stack.makes_state) return {Category::kOptimizerState, 95};
     if (stack.converts_module || stack.builds_module) return {Category::kParameter, 80};
     if (library_workspace(a)) return {Category::kWorkspace, 75};
-    if ((event(a).flags & abi::kEventHostSource) != 0) return {Category::kInput, phase(a) == Phase::kInit ? 50 : 85};
+    if ((event(a).flags & abi::kEventHostSource) != 0)
+      return {Category::kInput, phase(a) == Phase::kInit ? 50 : 85};
     const bool is_parameter_size = parameter_sizes_.count(a.requested_bytes) != 0;
     if (phase(a) == Phase::kBackward && outlived_optimizer)
       return {Category::kGradient, parameter_sizes_.empty() || is_parameter_size ? 85 : 60};
     if (phase(a) == Phase::kBackward && is_parameter_size) return {Category::kGradient, 65};
     if (Guess same = guess_from_votes(a); same.category != Category::kUnknown) {
-      // Scratch is short-lived: where many of its kind were alive at the end, they are something else from the same line.
-      const bool scratch = same.category == Category::kTemporary || same.category == Category::kWorkspace;
+      // Scratch is short-lived: where many of its kind were alive at the end, they are something
+      // else from the same line.
+      const bool scratch =
+          same.category == Category::kTemporary || same.category == Category::kWorkspace;
       const SiteKey key = key_of(a);
-      if (!scratch || open_alike_[key] * 2 <= votes_[key][static_cast<size_t>(same.category)]) return same;
+      if (!scratch || open_alike_[key] * 2 <= votes_[key][static_cast<size_t>(same.category)])
+        return same;
     }
     switch (phase(a)) {
       case Phase::kOptimizer:
@@ -325,8 +367,8 @@ class Inference {
         return {Category::kOptimizerState, outlived_optimizer ? 80 : 60};
       case Phase::kBackward: return {Category::kTemporary, 40};
       case Phase::kForward:
-        // Alive when the program stopped in this very step: what the backward pass would have needed. In an older step it is a
-        // graph that someone keeps, or a result.
+        // Alive when the program stopped in this very step: what the backward pass would have
+        // needed. In an older step it is a graph that someone keeps, or a result.
         return {Category::kActivation, outlived_optimizer ? 50 : 70};
       case Phase::kEval: return {Category::kActivation, 50};
       default: return {};
@@ -336,22 +378,24 @@ class Inference {
   Timeline& timeline_;
   const record::Record& record_;
   const Stacks& stacks_;
-  std::vector<Phase> phases_;           // by event
-  std::vector<uint32_t> phase_runs_;    // number of the process's stretch of one phase
-  std::vector<uint32_t> op_runs_;       // number of the thread's stretch of one operator; 0: no operator
-  bool makes_state_ = false;            // the function in which an optimizer makes its state was seen
+  std::vector<Phase> phases_;         // by event
+  std::vector<uint32_t> phase_runs_;  // number of the process's stretch of one phase
+  std::vector<uint32_t> op_runs_;  // number of the thread's stretch of one operator; 0: no operator
+  bool makes_state_ = false;       // the function in which an optimizer makes its state was seen
   Marks backward_, forward_, optimizer_, out_of_memory_;
   std::unordered_set<uint64_t> parameter_sizes_;
   std::unordered_set<ptrdiff_t> workspaces_;  // indices into the allocations
   std::unordered_map<uint32_t, OpFamily> families_;
   std::unordered_map<SiteKey, std::array<uint32_t, 13>, SiteHash> votes_;
   std::unordered_map<SiteKey, uint32_t, SiteHash> open_alike_;
-  std::unordered_map<SiteKey, std::vector<uint32_t>, SiteHash> made_alike_;  // alloc events, in order
+  std::unordered_map<SiteKey, std::vector<uint32_t>, SiteHash>
+      made_alike_;  // alloc events, in order
 };
 
 }  // namespace
 
-Phase phase_of(const record::Record& record, const Stacks& stacks, const MemoryEvent& event, bool seen_forward) {
+Phase phase_of(const record::Record& record, const Stacks& stacks, const MemoryEvent& event,
+               bool seen_forward) {
   if (event.phase != Phase::kOther) return event.phase;
   const StackFacts& facts = stacks[event.stack];
   if (facts.in_optimizer) return Phase::kOptimizer;

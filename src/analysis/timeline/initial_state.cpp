@@ -7,8 +7,8 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 // Disjoint mapped ranges of expandable segments, of one stream.
 class Ranges {
@@ -50,8 +50,9 @@ struct Backwards {
         live[event.address] = {event.address, event.size_bytes, 0, abi::kNoId, true};
         break;
       case EventKind::kFreeRequested: {
-        auto [it, made] = live.try_emplace(event.address,
-                                           InitialState::OldBlock{event.address, event.size_bytes, 0, abi::kNoId, false});
+        auto [it, made] = live.try_emplace(
+            event.address,
+            InitialState::OldBlock{event.address, event.size_bytes, 0, abi::kNoId, false});
         it->second.pending = false;
         break;
       }
@@ -71,7 +72,8 @@ struct Backwards {
 };
 
 bool any_unknown(const InitialState& state) {
-  return std::any_of(state.blocks.begin(), state.blocks.end(), [](const auto& block) { return block.block_bytes == 0; });
+  return std::any_of(state.blocks.begin(), state.blocks.end(),
+                     [](const auto& block) { return block.block_bytes == 0; });
 }
 
 // Plays the history once to learn the sizes of old blocks that later events give away.
@@ -82,7 +84,8 @@ void learn_sizes(const record::Record& record, int device, InitialState& state) 
     if (event.device == device) play(event, tracker);
   }
   for (auto& block : state.blocks) {
-    if (auto it = tracker.corrections().find(block.address); block.block_bytes == 0 && it != tracker.corrections().end())
+    if (auto it = tracker.corrections().find(block.address);
+        block.block_bytes == 0 && it != tracker.corrections().end())
       block.block_bytes = it->second;
   }
 }
@@ -91,18 +94,25 @@ void learn_sizes(const record::Record& record, int device, InitialState& state) 
 
 void play(const MemoryEvent& event, BlockTracker& tracker) {
   switch (event.kind) {
-    case EventKind::kAlloc: tracker.alloc(event.address, event.size_bytes, BlockTracker::kNoTag - 1); break;
+    case EventKind::kAlloc:
+      tracker.alloc(event.address, event.size_bytes, BlockTracker::kNoTag - 1);
+      break;
     case EventKind::kFreeRequested: tracker.free_requested(event.address); break;
     case EventKind::kFreeCompleted: tracker.free_completed(event.address); break;
     case EventKind::kSegmentAlloc: tracker.segment_alloc(event.address, event.size_bytes); break;
     case EventKind::kSegmentFree: tracker.segment_free(event.address, event.size_bytes); break;
-    case EventKind::kSegmentMap: tracker.segment_map(event.address, event.size_bytes, event.stream); break;
-    case EventKind::kSegmentUnmap: tracker.segment_unmap(event.address, event.size_bytes, event.stream); break;
+    case EventKind::kSegmentMap:
+      tracker.segment_map(event.address, event.size_bytes, event.stream);
+      break;
+    case EventKind::kSegmentUnmap:
+      tracker.segment_unmap(event.address, event.size_bytes, event.stream);
+      break;
     default: break;
   }
 }
 
-void apply_initial_state(const InitialState& state, BlockTracker& tracker, const std::vector<BlockTracker::Tag>* tags) {
+void apply_initial_state(const InitialState& state, BlockTracker& tracker,
+                         const std::vector<BlockTracker::Tag>* tags) {
   for (const auto& segment : state.segments) {
     if (segment.expandable) {
       tracker.segment_map(segment.address, segment.size_bytes, segment.stream);
@@ -128,20 +138,24 @@ std::map<int, InitialState> initial_states(const record::Record& record) {
       const uint64_t end = segment.address + segment.total_bytes;
       if (end > segment.address) device.mapped[segment.stream].add(segment.address, end);
     } else {
-      device.segments[segment.address] = {segment.address, segment.total_bytes, segment.stream, false};
+      device.segments[segment.address] = {segment.address, segment.total_bytes, segment.stream,
+                                          false};
     }
     for (const auto& block : segment.blocks) {
       if (block.state == record::BlockState::State::kInactive) continue;
-      device.live[block.address] = {block.address, block.requested_bytes, block.size_bytes, block.stack,
+      device.live[block.address] = {block.address, block.requested_bytes, block.size_bytes,
+                                    block.stack,
                                     block.state == record::BlockState::State::kPendingFree};
     }
   }
-  for (auto it = record.events.rbegin(); it != record.events.rend(); ++it) undo[it->device].undo(*it);
+  for (auto it = record.events.rbegin(); it != record.events.rend(); ++it)
+    undo[it->device].undo(*it);
   for (auto& [index, device] : undo) {
     InitialState state;
     for (const auto& [address, segment] : device.segments) state.segments.push_back(segment);
     for (const auto& [stream, ranges] : device.mapped) {
-      for (const auto& [start, end] : ranges.all()) state.segments.push_back({start, end - start, stream, true});
+      for (const auto& [start, end] : ranges.all())
+        state.segments.push_back({start, end - start, stream, true});
     }
     for (const auto& [address, block] : device.live) state.blocks.push_back(block);
     std::sort(state.blocks.begin(), state.blocks.end(),

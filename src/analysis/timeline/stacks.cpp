@@ -8,7 +8,9 @@
 namespace tonnage::analysis {
 namespace {
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 bool ends_with_any(std::string_view text, std::initializer_list<std::string_view> ends) {
   for (std::string_view end : ends) {
     if (text.ends_with(end)) return true;
@@ -19,7 +21,8 @@ bool ends_with_any(std::string_view text, std::initializer_list<std::string_view
 // The path inside the torch package ("nn/modules/conv.py"); empty if the file is not PyTorch's.
 std::string_view path_in_torch(std::string_view file) {
   for (std::string_view root : {"site-packages/torch/", "dist-packages/torch/"}) {
-    if (size_t at = file.rfind(root); at != std::string_view::npos) return file.substr(at + root.size());
+    if (size_t at = file.rfind(root); at != std::string_view::npos)
+      return file.substr(at + root.size());
   }
   return {};
 }
@@ -27,7 +30,8 @@ std::string_view path_in_torch(std::string_view file) {
 // What one file tells, worked out once per file name.
 struct FileFacts {
   FileOwner owner = FileOwner::kUser;
-  bool optim = false, module_py = false, nn = false, functional = false, autograd = false, checkpoint = false;
+  bool optim = false, module_py = false, nn = false, functional = false, autograd = false,
+       checkpoint = false;
   bool tensor_py = false, init_py = false;
   bool bare_native = false;  // "engine.cpp"
   OpFamily family = OpFamily::kNone;
@@ -57,15 +61,19 @@ FileFacts facts_of_file(const std::string& file) {
 
 FileOwner owner_of(const std::string& file) {
   if (file.empty() || file == "??" || file == "<unknown>") return FileOwner::kNative;
-  if (file.starts_with("<frozen") || file.starts_with("<__array_function__")) return FileOwner::kPython;
+  if (file.starts_with("<frozen") || file.starts_with("<__array_function__"))
+    return FileOwner::kPython;
   if (!path_in_torch(file).empty()) return FileOwner::kTorch;
   // Tonnage's own recorder runs inside the program too.
-  if (contains(file, "site-packages/tonnage/") || contains(file, "/python/tonnage/")) return FileOwner::kTorch;
-  if (contains(file, "site-packages/") || contains(file, "dist-packages/")) return FileOwner::kPackage;
+  if (contains(file, "site-packages/tonnage/") || contains(file, "/python/tonnage/"))
+    return FileOwner::kTorch;
+  if (contains(file, "site-packages/") || contains(file, "dist-packages/"))
+    return FileOwner::kPackage;
   if (contains(file, "/lib/python3") || contains(file, "/lib64/python3")) return FileOwner::kPython;
   // Builds of PyTorch name their C++ files by these roots; a user's own C++ is the user's.
   // Python's own and the C library's sources lie in their build folders.
-  if (sources::is_native_file(file) && (file.starts_with("./") || contains(file, "/Python-3"))) return FileOwner::kNative;
+  if (sources::is_native_file(file) && (file.starts_with("./") || contains(file, "/Python-3")))
+    return FileOwner::kNative;
   if (contains(file, "/aten/src/") || contains(file, "/c10/") || contains(file, "/torch/csrc/") ||
       ends_with_any(file, {".so", ".so.1", ".so.6"}) || contains(file, ".so."))
     return FileOwner::kNative;
@@ -82,18 +90,32 @@ OpFamily family_of(const std::string& op) {
   const std::string_view name = op;
   if (contains(name, "conv")) return OpFamily::kConvolution;
   if (contains(name, "attention")) return OpFamily::kAttention;
-  if (contains(name, "rnn") || contains(name, "lstm") || contains(name, "gru")) return OpFamily::kRnn;
-  static constexpr std::array<std::string_view, 16> kMatrix = {
-      "aten::mm",      "aten::addmm",  "aten::bmm",        "aten::baddbmm",  "aten::matmul", "aten::linear",
-      "aten::addbmm",  "aten::dot",    "aten::mv",         "aten::addmv",    "aten::_addmm_activation",
-      "aten::_scaled_mm", "aten::_int_mm", "aten::linear_backward", "aten::einsum", "aten::addr"};
+  if (contains(name, "rnn") || contains(name, "lstm") || contains(name, "gru"))
+    return OpFamily::kRnn;
+  static constexpr std::array<std::string_view, 16> kMatrix = {"aten::mm",
+                                                               "aten::addmm",
+                                                               "aten::bmm",
+                                                               "aten::baddbmm",
+                                                               "aten::matmul",
+                                                               "aten::linear",
+                                                               "aten::addbmm",
+                                                               "aten::dot",
+                                                               "aten::mv",
+                                                               "aten::addmv",
+                                                               "aten::_addmm_activation",
+                                                               "aten::_scaled_mm",
+                                                               "aten::_int_mm",
+                                                               "aten::linear_backward",
+                                                               "aten::einsum",
+                                                               "aten::addr"};
   for (std::string_view matrix : kMatrix) {
     if (name == matrix || (name.starts_with(matrix) && name.size() > matrix.size() &&
                            (name[matrix.size()] == '_' || name[matrix.size()] == '.')))
       return OpFamily::kMatrix;
   }
-  static constexpr std::array<std::string_view, 6> kNodes = {"MmBackward",    "BmmBackward",      "AddmmBackward",
-                                                             "MatmulBackward", "LinearBackward", "BaddbmmBackward"};
+  static constexpr std::array<std::string_view, 6> kNodes = {"MmBackward",     "BmmBackward",
+                                                             "AddmmBackward",  "MatmulBackward",
+                                                             "LinearBackward", "BaddbmmBackward"};
   for (std::string_view node : kNodes) {
     if (contains(name, node)) return OpFamily::kMatrix;
   }
@@ -122,22 +144,25 @@ Stacks::Stacks(const record::Record& record) : record_(record) {
       const FileFacts& file = file_facts(frames[f].file);
       const std::string_view function = bare_name(record.string(frames[f].function));
       // Libraries without debug information, as PyTorch's are: a bare name without a line.
-      const FileOwner owner = file.bare_native && frames[f].line == 0 ? FileOwner::kNative : file.owner;
+      const FileOwner owner =
+          file.bare_native && frames[f].line == 0 ? FileOwner::kNative : file.owner;
       if (owner == FileOwner::kUser) {
         if (facts.user_frame < 0) facts.user_frame = static_cast<int>(f);
         continue;
       }
       if (owner != FileOwner::kNative) facts.only_user = false;
       if (owner == FileOwner::kPackage && package_frame < 0) package_frame = static_cast<int>(f);
-      if (owner == FileOwner::kNative && contains(function, "autograd::Engine")) facts.in_backward = true;
+      if (owner == FileOwner::kNative && contains(function, "autograd::Engine"))
+        facts.in_backward = true;
       if (owner != FileOwner::kTorch) continue;
       if (facts.family == OpFamily::kNone) facts.family = file.family;
       if (file.functional) {
         facts.in_functional = true;
-        if (facts.family == OpFamily::kNone && contains(function, "attention")) facts.family = OpFamily::kAttention;
+        if (facts.family == OpFamily::kNone && contains(function, "attention"))
+          facts.family = OpFamily::kAttention;
       }
-      if (file.optim && function != "zero_grad" && function != "add_param_group" && function != "__init__" &&
-          function != "load_state_dict") {
+      if (file.optim && function != "zero_grad" && function != "add_param_group" &&
+          function != "__init__" && function != "load_state_dict") {
         facts.in_optimizer = true;
         if (function == "_init_group" || contains(function, "init_state")) facts.makes_state = true;
       }
@@ -145,11 +170,16 @@ Stacks::Stacks(const record::Record& record) : record_(record) {
         if (function == "_call_impl" || function == "_wrapped_call_impl") facts.in_module = true;
         if (function == "convert" || function == "_apply") facts.converts_module = true;
       }
-      if ((file.nn && (function == "__init__" || function == "reset_parameters" || function == "__deepcopy__")) || file.init_py) facts.builds_module = true;
+      if ((file.nn && (function == "__init__" || function == "reset_parameters" ||
+                       function == "__deepcopy__")) ||
+          file.init_py)
+        facts.builds_module = true;
       if (file.autograd && function == "_make_grads") facts.starts_backward = true;
-      // A custom function's backward is called by the engine, so that `apply` is the outermost frame; its forward's is not.
+      // A custom function's backward is called by the engine, so that `apply` is the outermost
+      // frame; its forward's is not.
       const bool outermost = f + 1 == frames.size();
-      if ((file.autograd && (function == "_engine_run_backward" || (function == "apply" && outermost))) ||
+      if ((file.autograd &&
+           (function == "_engine_run_backward" || (function == "apply" && outermost))) ||
           (file.checkpoint && (function == "backward" || function == "unpack_hook")))
         facts.in_backward = true;
     }
@@ -160,14 +190,17 @@ Stacks::Stacks(const record::Record& record) : record_(record) {
     }
     for (size_t f = 0; f < frames.size() && facts.line_frame < 0; ++f) {
       const FileFacts& file = file_facts(frames[f].file);
-      if (file.owner != FileOwner::kNative && !(file.bare_native && frames[f].line == 0)) facts.line_frame = static_cast<int>(f);
+      if (file.owner != FileOwner::kNative && !(file.bare_native && frames[f].line == 0))
+        facts.line_frame = static_cast<int>(f);
     }
     if (facts.user_frame < 0) facts.user_frame = facts.line_frame;
   }
 }
 
 Place Stacks::place(uint32_t stack, int frame) const {
-  if (stack >= record_.stacks.size() || frame < 0 || static_cast<size_t>(frame) >= record_.stacks[stack].size()) return {};
+  if (stack >= record_.stacks.size() || frame < 0 ||
+      static_cast<size_t>(frame) >= record_.stacks[stack].size())
+    return {};
   const abi::Frame& f = record_.stacks[stack][frame];
   return {record_.string(f.file), f.line, record_.string(f.function)};
 }

@@ -17,24 +17,26 @@ enum class OpFamily : uint8_t { kNone, kMatrix, kConvolution, kAttention, kRnn }
 
 struct StackFacts {
   bool empty = true;
-  bool only_user = false;       // every frame is the user's own code
-  bool in_optimizer = false;    // inside step() of a class of torch/optim
-  bool makes_state = false;     // in_optimizer, and in the function that creates its state
-  bool in_backward = false;     // called from autograd (checkpointing, custom functions)
-  bool starts_backward = false; // autograd's own first gradient
-  bool in_module = false;       // inside a module's call
-  bool in_functional = false;   // torch/nn/functional.py, torch/functional.py
-  bool converts_module = false; // module.to(), .cuda(), .half()
-  bool builds_module = false;   // __init__ or reset_parameters of a module of torch/nn
+  bool only_user = false;        // every frame is the user's own code
+  bool in_optimizer = false;     // inside step() of a class of torch/optim
+  bool makes_state = false;      // in_optimizer, and in the function that creates its state
+  bool in_backward = false;      // called from autograd (checkpointing, custom functions)
+  bool starts_backward = false;  // autograd's own first gradient
+  bool in_module = false;        // inside a module's call
+  bool in_functional = false;    // torch/nn/functional.py, torch/functional.py
+  bool converts_module = false;  // module.to(), .cuda(), .half()
+  bool builds_module = false;    // __init__ or reset_parameters of a module of torch/nn
   OpFamily family = OpFamily::kNone;
-  int line_frame = -1;          // Site::line, index into the stack; -1: none
-  int user_frame = -1;          // Site::user_line
+  int line_frame = -1;  // Site::line, index into the stack; -1: none
+  int user_frame = -1;  // Site::user_line
 };
 
 class Stacks {
  public:
   explicit Stacks(const record::Record& record);
-  const StackFacts& operator[](uint32_t stack) const { return stack < facts_.size() ? facts_[stack] : facts_[0]; }
+  const StackFacts& operator[](uint32_t stack) const {
+    return stack < facts_.size() ? facts_[stack] : facts_[0];
+  }
   Place line(uint32_t stack) const;
   Place user_line(uint32_t stack) const;
   Site site(const abi::MemoryEvent& event) const;
@@ -47,7 +49,8 @@ class Stacks {
 };
 
 FileOwner owner_of(const std::string& file);
-// "_call_impl" of "Module._call_impl", as records of newer Pythons name it; "wrapper" of "f.<locals>.wrapper".
+// "_call_impl" of "Module._call_impl", as records of newer Pythons name it; "wrapper" of
+// "f.<locals>.wrapper".
 std::string_view bare_name(std::string_view function);
 OpFamily family_of(const std::string& op);
 

@@ -7,37 +7,44 @@
 namespace tonnage::analysis {
 namespace {
 
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 constexpr size_t kNoMark = SIZE_MAX;
 
-bool is_allocator_change(EventKind kind) { return kind == EventKind::kAlloc || kind == EventKind::kFreeRequested; }
+bool is_allocator_change(EventKind kind) {
+  return kind == EventKind::kAlloc || kind == EventKind::kFreeRequested;
+}
 
 // Events after which a step has ended, by process: what the program's step events say.
 std::map<uint32_t, std::vector<uint32_t>> told_ends(const record::Record& record) {
   std::map<uint32_t, std::vector<uint32_t>> ends;
   for (size_t i = 0; i < record.events.size(); ++i) {
-    if (record.events[i].kind == EventKind::kStep) ends[record.events[i].process].push_back(static_cast<uint32_t>(i));
+    if (record.events[i].kind == EventKind::kStep)
+      ends[record.events[i].process].push_back(static_cast<uint32_t>(i));
   }
   return ends;
 }
 
-// Which of several optimizers' steps end the iteration: the most frequent one's, and of equals those that end last. Steps that follow
-// each other without other work in between (two optimizers for the parameters of one model) are one.
+// Which of several optimizers' steps end the iteration: the most frequent one's, and of equals
+// those that end last. Steps that follow each other without other work in between (two optimizers
+// for the parameters of one model) are one.
 struct OptimizerSteps {
   std::map<std::string, std::vector<uint32_t>> by_name;
 
   std::vector<uint32_t> choose() const {
     const std::vector<uint32_t>* best = nullptr;
     for (const auto& [name, ends] : by_name) {
-      if (best == nullptr || ends.size() > best->size() || (ends.size() == best->size() && ends.back() > best->back())) best = &ends;
+      if (best == nullptr || ends.size() > best->size() ||
+          (ends.size() == best->size() && ends.back() > best->back()))
+        best = &ends;
     }
     return best != nullptr ? *best : std::vector<uint32_t>{};
   }
 };
 
-// The user's line from which an optimizer's step was called, as far as the allocator's events inside it tell.
+// The user's line from which an optimizer's step was called, as far as the allocator's events
+// inside it tell.
 std::string caller_of(const Stacks& stacks, uint32_t stack) {
   const Place place = stacks.user_line(stack);
   return place.known() ? place.file + ":" + std::to_string(place.line) : "";
@@ -62,7 +69,8 @@ std::vector<uint32_t> annotated_ends(const record::Record& record, const Stacks&
   std::vector<uint32_t> profiler;
   std::vector<End> ends;
   std::map<uint32_t, std::map<std::string, uint32_t>> callers;  // by name
-  bool failed = false;  // out of memory since the last start: the error ended the annotation, not a step
+  bool failed =
+      false;  // out of memory since the last start: the error ended the annotation, not a step
   bool work_since = true;
   std::string caller;
   for (size_t i = 0; i < record.events.size(); ++i) {
@@ -101,8 +109,10 @@ std::vector<uint32_t> annotated_ends(const record::Record& record, const Stacks&
     with_line[end.name] += !end.caller.empty();
   }
   for (const End& end : ends) {
-    // Two optimizers of one class are told apart by the lines that call them, where nearly every step has its line.
-    const bool by_line = callers[end.name].size() >= 2 && with_line[end.name] * 10 >= all[end.name] * 9;
+    // Two optimizers of one class are told apart by the lines that call them, where nearly every
+    // step has its line.
+    const bool by_line =
+        callers[end.name].size() >= 2 && with_line[end.name] * 10 >= all[end.name] * 9;
     if (by_line && end.caller.empty()) continue;
     std::string name = record.string(end.name);
     if (by_line) name.append(1, ' ').append(end.caller);
@@ -111,8 +121,8 @@ std::vector<uint32_t> annotated_ends(const record::Record& record, const Stacks&
   return steps.choose();
 }
 
-// Whether most of what one period allocates is gone two periods later. It is so for training steps and batches, and not for the
-// layers of one forward pass, which recur just as regularly.
+// Whether most of what one period allocates is gone two periods later. It is so for training steps
+// and batches, and not for the layers of one forward pass, which recur just as regularly.
 bool periods_release(const record::Record& record, const std::vector<uint32_t>& ends) {
   struct Live {
     size_t period;
@@ -164,21 +174,24 @@ std::vector<uint32_t> optimizer_ends(const record::Record& record, const Stacks&
 }
 
 // Whether nearly all periods have a backward pass.
-bool periods_go_back(const record::Record& record, const Stacks& stacks, uint32_t first, const std::vector<uint32_t>& ends) {
+bool periods_go_back(const record::Record& record, const Stacks& stacks, uint32_t first,
+                     const std::vector<uint32_t>& ends) {
   size_t with = 0, at = first;
   for (const uint32_t end : ends) {
     bool backward = false;
     for (; at <= end; ++at) {
       const MemoryEvent& event = record.events[at];
-      if (event.kind == EventKind::kAlloc) backward |= stacks[event.stack].empty || stacks[event.stack].in_backward || stacks[event.stack].starts_backward;
+      if (event.kind == EventKind::kAlloc)
+        backward |= stacks[event.stack].empty || stacks[event.stack].in_backward ||
+                    stacks[event.stack].starts_backward;
     }
     with += backward;
   }
   return with * 5 >= ends.size() * 4;
 }
 
-// The same request from the same line recurs once per step: the most common number of recurrences is the number of steps, and
-// the first such request of the step marks where it begins.
+// The same request from the same line recurs once per step: the most common number of recurrences
+// is the number of steps, and the first such request of the step marks where it begins.
 std::vector<uint32_t> periodic_ends(const record::Record& record, const Stacks& stacks) {
   struct Seen {
     uint32_t count = 0;
@@ -190,7 +203,9 @@ std::vector<uint32_t> periodic_ends(const record::Record& record, const Stacks& 
     bool operator==(const Key&) const = default;
   };
   struct Hash {
-    size_t operator()(const Key& key) const { return key.size * 0x9e3779b97f4a7c15ull ^ (uint64_t{key.stack} * 0xff51afd7ed558ccdull); }
+    size_t operator()(const Key& key) const {
+      return key.size * 0x9e3779b97f4a7c15ull ^ (uint64_t{key.stack} * 0xff51afd7ed558ccdull);
+    }
   };
   std::unordered_map<Key, Seen, Hash> seen;
   for (size_t i = 0; i < record.events.size(); ++i) {
@@ -209,8 +224,8 @@ std::vector<uint32_t> periodic_ends(const record::Record& record, const Stacks& 
     most = std::max(most, number);
   }
   if (most < 3) return {};
-  // What recurs several times in a step (a loop over layers or time steps, two equal tensors of a line) counts a multiple: the step is
-  // the smallest count that many kinds have.
+  // What recurs several times in a step (a loop over layers or time steps, two equal tensors of a
+  // line) counts a multiple: the step is the smallest count that many kinds have.
   uint32_t steps = 0, multiples = 0;
   for (const auto& [count, number] : kinds) {
     if (steps == 0 && number >= 3 && number * 4 >= most) steps = count;
@@ -228,30 +243,36 @@ std::vector<uint32_t> periodic_ends(const record::Record& record, const Stacks& 
   std::vector<uint32_t> ends;
   for (size_t i = first + 1; i < record.events.size(); ++i) {
     const MemoryEvent& event = record.events[i];
-    if (event.kind == EventKind::kAlloc && event.size_bytes == anchor->size && event.stack == anchor->stack)
+    if (event.kind == EventKind::kAlloc && event.size_bytes == anchor->size &&
+        event.stack == anchor->stack)
       ends.push_back(static_cast<uint32_t>(i - 1));
   }
-  // Layers of one model recur as well, inside its call; a step begins outside of it, or has a backward pass.
+  // Layers of one model recur as well, inside its call; a step begins outside of it, or has a
+  // backward pass.
   if (stacks[anchor->stack].in_module && !periods_go_back(record, stacks, first, ends)) return {};
   if (ends.empty() || !periods_release(record, ends)) return {};
   return ends;
 }
 
-void add_steps(const record::Record& record, uint32_t process, const std::vector<uint32_t>& ends, StepSource source,
-               std::vector<Step>& steps) {
+void add_steps(const record::Record& record, uint32_t process, const std::vector<uint32_t>& ends,
+               StepSource source, std::vector<Step>& steps) {
   uint32_t start = 0, number = 0;
   for (uint32_t end : ends) {
     Step step{process, ++number, start, end + 1, true, source};
     const uint64_t told = record.events[end].value;
-    if (source == StepSource::kTold && told > 0 && told <= UINT32_MAX) number = step.number = static_cast<uint32_t>(told);
+    if (source == StepSource::kTold && told > 0 && told <= UINT32_MAX)
+      number = step.number = static_cast<uint32_t>(told);
     steps.push_back(step);
     start = end + 1;
   }
   if (number == 0) return;
   for (size_t i = start; i < record.events.size(); ++i) {
     const MemoryEvent& event = record.events[i];
-    if (event.process != process || (event.kind != EventKind::kAlloc && event.kind != EventKind::kDeviceAlloc)) continue;
-    steps.push_back({process, number + 1, start, static_cast<uint32_t>(record.events.size()), false, source});
+    if (event.process != process ||
+        (event.kind != EventKind::kAlloc && event.kind != EventKind::kDeviceAlloc))
+      continue;
+    steps.push_back(
+        {process, number + 1, start, static_cast<uint32_t>(record.events.size()), false, source});
     break;
   }
 }
@@ -261,7 +282,8 @@ void add_steps(const record::Record& record, uint32_t process, const std::vector
 std::vector<Step> find_steps(const record::Record& record, const Stacks& stacks) {
   std::vector<Step> steps;
   if (auto told = told_ends(record); !told.empty()) {
-    for (const auto& [process, ends] : told) add_steps(record, process, ends, StepSource::kTold, steps);
+    for (const auto& [process, ends] : told)
+      add_steps(record, process, ends, StepSource::kTold, steps);
     return steps;
   }
   // Guessing is for snapshots: in Tonnage's own records a program without step events has no steps.
@@ -281,9 +303,11 @@ std::vector<Step> find_steps(const record::Record& record, const Stacks& stacks)
 }
 
 const Step* step_at(const std::vector<Step>& steps, uint32_t process, uint64_t event) {
-  auto it = std::upper_bound(steps.begin(), steps.end(), std::make_pair(process, event), [](const auto& key, const Step& step) {
-    return key.first < step.process || (key.first == step.process && key.second < step.end_event);
-  });
+  auto it = std::upper_bound(steps.begin(), steps.end(), std::make_pair(process, event),
+                             [](const auto& key, const Step& step) {
+                               return key.first < step.process ||
+                                      (key.first == step.process && key.second < step.end_event);
+                             });
   return it != steps.end() && it->process == process && it->first_event <= event ? &*it : nullptr;
 }
 

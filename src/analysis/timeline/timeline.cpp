@@ -9,13 +9,14 @@ namespace tonnage::analysis {
 namespace {
 
 using abi::DeviceMemoryKind;
-using abi::MemoryEvent;
 using abi::EventKind;
+using abi::MemoryEvent;
 
 constexpr size_t kChunk = 256;
 
 bool takes_device_memory(DeviceMemoryKind kind) {
-  return kind != DeviceMemoryKind::kIpc && kind != DeviceMemoryKind::kHostPinned && kind != DeviceMemoryKind::kHostRegistered;
+  return kind != DeviceMemoryKind::kIpc && kind != DeviceMemoryKind::kHostPinned &&
+         kind != DeviceMemoryKind::kHostRegistered;
 }
 
 }  // namespace
@@ -26,11 +27,12 @@ struct Timeline::Builder {
     explicit Scope(const record::AllocatorSettings& settings) : tracker(settings) {}
     BlockTracker tracker;
     std::unordered_map<uint64_t, uint32_t> device_live;  // address -> index into device_allocations_
-    uint64_t out_of_memory = 0;  // PyTorch's errors
+    uint64_t out_of_memory = 0;                          // PyTorch's errors
     uint64_t context = 0;
     uint64_t device_bytes = 0;  // all that the process holds on the device, context included
     ProcessPeak peak;
-    uint64_t seen_allocated = 0, seen_reserved = 0, seen_device = 0, seen_context = 0;  // its share in `totals`
+    uint64_t seen_allocated = 0, seen_reserved = 0, seen_device = 0,
+             seen_context = 0;  // its share in `totals`
   };
   struct Totals {
     DeviceTimeline* timeline = nullptr;
@@ -90,8 +92,8 @@ struct Timeline::Builder {
     const Sample now{event, t.allocated, t.reserved, t.device};
     if (!samples.empty()) {
       const Sample& last = samples.back();
-      if (last.allocated_bytes == now.allocated_bytes && last.reserved_bytes == now.reserved_bytes &&
-          last.device_bytes == now.device_bytes)
+      if (last.allocated_bytes == now.allocated_bytes &&
+          last.reserved_bytes == now.reserved_bytes && last.device_bytes == now.device_bytes)
         return;
     }
     samples.push_back(now);
@@ -115,7 +117,9 @@ struct Timeline::Builder {
       }
       apply_initial_state(state, s.tracker, &tags);
       for (const auto& [address, block] : s.tracker.blocks()) {
-        if (block.state == BlockTracker::Block::State::kFree || block.tag >= out.allocations_.size()) continue;
+        if (block.state == BlockTracker::Block::State::kFree ||
+            block.tag >= out.allocations_.size())
+          continue;
         out.allocations_[block.tag].block_bytes = block.size_bytes;
         out.allocations_[block.tag].exact = !block.size_assumed;
       }
@@ -154,11 +158,13 @@ struct Timeline::Builder {
         break;
       }
       case EventKind::kFreeRequested:
-        if (auto block = s.tracker.free_requested(event.address); block && block->tag < out.allocations_.size())
+        if (auto block = s.tracker.free_requested(event.address);
+            block && block->tag < out.allocations_.size())
           out.allocations_[block->tag].free_event = index;
         break;
       case EventKind::kFreeCompleted:
-        if (auto block = s.tracker.free_completed(event.address); block && block->tag < out.allocations_.size()) {
+        if (auto block = s.tracker.free_completed(event.address);
+            block && block->tag < out.allocations_.size()) {
           Allocation& allocation = out.allocations_[block->tag];
           allocation.complete_event = index;
           if (allocation.free_event == kNever) allocation.free_event = index;
@@ -183,7 +189,8 @@ struct Timeline::Builder {
         allocation.kind = kind;
         allocation.address = event.address;
         allocation.size_bytes = event.size_bytes;
-        s.device_live.insert_or_assign(event.address, static_cast<uint32_t>(out.device_allocations_.size()));
+        s.device_live.insert_or_assign(event.address,
+                                       static_cast<uint32_t>(out.device_allocations_.size()));
         out.device_allocations_.push_back(allocation);
         s.device_bytes += event.size_bytes;
         break;
@@ -223,10 +230,13 @@ struct Timeline::Builder {
       if (key >> 8 != process) continue;
       s->peak.allocated_end = s->tracker.allocated_bytes();
       s->peak.reserved_end = s->tracker.reserved_bytes();
-      for (const auto& [address, id] : s->device_live) out.device_allocations_[id].free_event = index;
+      for (const auto& [address, id] : s->device_live)
+        out.device_allocations_[id].free_event = index;
       for (const auto* blocks : {&s->tracker.blocks(), &s->tracker.loose()}) {
         for (const auto& [address, block] : *blocks) {
-          if (block.state == BlockTracker::Block::State::kFree || block.tag >= out.allocations_.size()) continue;
+          if (block.state == BlockTracker::Block::State::kFree ||
+              block.tag >= out.allocations_.size())
+            continue;
           Allocation& allocation = out.allocations_[block.tag];
           if (allocation.free_event == kNever) allocation.free_event = index;
           if (allocation.complete_event == kNever) allocation.complete_event = index;
@@ -281,10 +291,12 @@ struct Timeline::Builder {
 
   void label(const MemoryEvent& event) {
     if (event.value == 0 || event.value > static_cast<uint64_t>(Category::kBuffer)) return;
-    // Addresses are unique in a process, whatever the card: the recorder does not say which card a label's is on.
+    // Addresses are unique in a process, whatever the card: the recorder does not say which card a
+    // label's is on.
     uint64_t tag = out.allocations_.size();
     for (const auto& [key, s] : scopes)
-      if (key >> 8 == event.process && tag >= out.allocations_.size()) tag = s->tracker.find(event.address);
+      if (key >> 8 == event.process && tag >= out.allocations_.size())
+        tag = s->tracker.find(event.address);
     if (tag >= out.allocations_.size()) return;
     Allocation& allocation = out.allocations_[tag];
     if (allocation.source == CategorySource::kTold) return;  // the first label wins
@@ -321,7 +333,8 @@ struct Timeline::Builder {
     }
     for (const auto& [process, value] : pinned) out.processes_[{process, 0}].pinned = value.second;
     for (auto& entry : out.devices_) {
-      DeviceTimeline& timeline = entry.second;  // not a structured binding: clang 14 cannot capture one
+      DeviceTimeline& timeline =
+          entry.second;  // not a structured binding: clang 14 cannot capture one
       auto best = [&](auto order) {
         size_t at = 0;
         for (size_t i = 1; i < timeline.samples.size(); ++i) {
@@ -329,24 +342,29 @@ struct Timeline::Builder {
         }
         return at;
       };
-      timeline.allocated_peak =
-          best([](const Sample& s) { return std::make_tuple(s.allocated_bytes, s.reserved_bytes, s.device_bytes); });
-      timeline.reserved_peak =
-          best([](const Sample& s) { return std::make_tuple(s.reserved_bytes, s.allocated_bytes, s.device_bytes); });
-      timeline.device_peak =
-          best([](const Sample& s) { return std::make_tuple(s.device_bytes, s.allocated_bytes, s.reserved_bytes); });
+      timeline.allocated_peak = best([](const Sample& s) {
+        return std::make_tuple(s.allocated_bytes, s.reserved_bytes, s.device_bytes);
+      });
+      timeline.reserved_peak = best([](const Sample& s) {
+        return std::make_tuple(s.reserved_bytes, s.allocated_bytes, s.device_bytes);
+      });
+      timeline.device_peak = best([](const Sample& s) {
+        return std::make_tuple(s.device_bytes, s.allocated_bytes, s.reserved_bytes);
+      });
     }
     out.chunk_last_free_.assign((out.allocations_.size() + kChunk - 1) / kChunk, 0);
     for (size_t i = 0; i < out.allocations_.size(); ++i) {
       uint32_t& last = out.chunk_last_free_[i / kChunk];
       const Allocation& allocation = out.allocations_[i];
-      last = std::max(last, std::max(allocation.free_event,
-                                     allocation.complete_event == kNever ? allocation.free_event : allocation.complete_event));
+      last = std::max(last, std::max(allocation.free_event, allocation.complete_event == kNever
+                                                                ? allocation.free_event
+                                                                : allocation.complete_event));
     }
   }
 };
 
-Timeline::Timeline(const record::Record& record) : record_(&record), stacks_(record), steps_(find_steps(record, stacks_)) {
+Timeline::Timeline(const record::Record& record)
+    : record_(&record), stacks_(record), steps_(find_steps(record, stacks_)) {
   Builder(*this).run();
 }
 
@@ -356,22 +374,25 @@ const Sample* DeviceTimeline::at(uint64_t event) const {
   return it == samples.begin() ? nullptr : &*std::prev(it);
 }
 
-void Timeline::for_each_live(int device, uint64_t event, const std::function<void(const Allocation&)>& visit) const {
+void Timeline::for_each_live(int device, uint64_t event,
+                             const std::function<void(const Allocation&)>& visit) const {
   for (size_t chunk = 0; chunk < chunk_last_free_.size(); ++chunk) {
     const size_t first = chunk * kChunk;
     if (!allocations_[first].before_history && allocations_[first].alloc_event > event) break;
     if (chunk_last_free_[chunk] <= event) continue;
     const size_t end = std::min(first + kChunk, allocations_.size());
     for (size_t i = first; i < end; ++i) {
-      if (allocations_[i].device == device && allocations_[i].live_at(event)) visit(allocations_[i]);
+      if (allocations_[i].device == device && allocations_[i].live_at(event))
+        visit(allocations_[i]);
     }
   }
 }
 
 std::vector<uint32_t> Timeline::live_set(int device, uint64_t event) const {
   std::vector<uint32_t> ids;
-  for_each_live(device, event,
-                [&](const Allocation& allocation) { ids.push_back(static_cast<uint32_t>(&allocation - allocations_.data())); });
+  for_each_live(device, event, [&](const Allocation& allocation) {
+    ids.push_back(static_cast<uint32_t>(&allocation - allocations_.data()));
+  });
   return ids;
 }
 
@@ -379,8 +400,9 @@ uint64_t Timeline::context_bytes(int device, uint64_t event) const {
   auto found = context_.find(device);
   if (found == context_.end()) return 0;
   const auto& changes = found->second;
-  auto it = std::upper_bound(changes.begin(), changes.end(), event,
-                             [](uint64_t e, const std::pair<uint32_t, uint64_t>& change) { return e < change.first; });
+  auto it = std::upper_bound(
+      changes.begin(), changes.end(), event,
+      [](uint64_t e, const std::pair<uint32_t, uint64_t>& change) { return e < change.first; });
   return it == changes.begin() ? 0 : std::prev(it)->second;
 }
 
@@ -393,7 +415,8 @@ uint64_t Timeline::pending_bytes(int device, uint64_t event) const {
     const size_t end = std::min(first + kChunk, allocations_.size());
     for (size_t i = first; i < end; ++i) {
       const Allocation& a = allocations_[i];
-      if (a.device == device && a.free_event <= event && event < a.complete_event) bytes += a.block_bytes;
+      if (a.device == device && a.free_event <= event && event < a.complete_event)
+        bytes += a.block_bytes;
     }
   }
   return bytes;
@@ -404,8 +427,9 @@ StepPeak Timeline::peak_between(int device, uint32_t first_event, uint32_t end_e
   auto found = devices_.find(device);
   if (found == devices_.end()) return peak;
   const auto& samples = found->second.samples;
-  auto it = std::lower_bound(samples.begin(), samples.end(), first_event,
-                             [](const Sample& sample, uint32_t event) { return sample.event < event; });
+  auto it =
+      std::lower_bound(samples.begin(), samples.end(), first_event,
+                       [](const Sample& sample, uint32_t event) { return sample.event < event; });
   if (it != samples.begin()) --it;  // what was there when the step began
   for (; it != samples.end() && it->event < end_event; ++it) {
     peak.allocated = std::max(peak.allocated, it->allocated_bytes);

@@ -1,7 +1,9 @@
-// Timeline: every allocation with its exact block and its life, and the memory of each device after every event.
+// Timeline: every allocation with its exact block and its life, and the memory of each device after
+// every event.
 //
-// Built in one pass (two for snapshots that begin in the middle); everything else (breakdown, categories, report, findings)
-// reads it. Event numbers are indices into Record::events. A moment "at event e" means: after event e.
+// Built in one pass (two for snapshots that begin in the middle); everything else (breakdown,
+// categories, report, findings) reads it. Event numbers are indices into Record::events. A moment
+// "at event e" means: after event e.
 //
 // Cost: about 0.3 s and 100 MB for a million events.
 #pragma once
@@ -12,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/timeline/block_tracker.h"
 #include "analysis/report.h"
+#include "analysis/timeline/block_tracker.h"
 #include "analysis/timeline/stacks.h"
 #include "analysis/timeline/steps.h"
 #include "record/record.h"
@@ -34,15 +36,17 @@ struct Allocation {
   uint64_t requested_bytes = 0;
   uint64_t block_bytes = 0;
   uint32_t stack = abi::kNoId;
-  uint32_t name = abi::kNoId;     // string, from a label
+  uint32_t name = abi::kNoId;  // string, from a label
   uint8_t device = 0;
   Category category = Category::kUnknown;
   CategorySource source = CategorySource::kNone;
-  uint8_t confidence_percent = 0;    // 100: told by the program
+  uint8_t confidence_percent = 0;  // 100: told by the program
   bool before_history = false;
-  bool exact = true;                 // false: the block's size is the rounded request, not known for certain
+  bool exact = true;  // false: the block's size is the rounded request, not known for certain
 
-  bool live_at(uint64_t event) const { return (before_history || alloc_event <= event) && event < free_event; }
+  bool live_at(uint64_t event) const {
+    return (before_history || alloc_event <= event) && event < free_event;
+  }
 };
 
 // The life of one allocation that the driver gave out.
@@ -54,7 +58,8 @@ struct DeviceAllocation {
   abi::DeviceMemoryKind kind = abi::DeviceMemoryKind::kPlain;
   uint64_t address = 0;
   uint64_t size_bytes = 0;
-  bool is_segment = false;  // PyTorch's allocator took it (expandable segments are not matched one by one)
+  bool is_segment =
+      false;  // PyTorch's allocator took it (expandable segments are not matched one by one)
   bool live_at(uint64_t event) const { return alloc_event <= event && event < free_event; }
 };
 
@@ -63,15 +68,17 @@ struct Sample {
   uint32_t event = 0;
   uint64_t allocated_bytes = 0;
   uint64_t reserved_bytes = 0;
-  uint64_t device_bytes = 0;  // context, code and all device allocations; 0 where the record has no such events
+  uint64_t device_bytes =
+      0;  // context, code and all device allocations; 0 where the record has no such events
 };
 
 struct DeviceTimeline {
   int device = 0;
-  std::vector<Sample> samples;      // in event order; the first may be the state when the history began
-  bool has_allocator = false;       // PyTorch's events were seen
-  bool has_device = false;          // the driver's events were seen
-  size_t allocated_peak = 0;        // index of the sample; ties: the largest of the others, then the first
+  std::vector<Sample> samples;  // in event order; the first may be the state when the history began
+  bool has_allocator = false;   // PyTorch's events were seen
+  bool has_device = false;      // the driver's events were seen
+  size_t allocated_peak =
+      0;  // index of the sample; ties: the largest of the others, then the first
   size_t reserved_peak = 0;
   size_t device_peak = 0;
   uint64_t allocations = 0;
@@ -92,7 +99,8 @@ struct ProcessPeak {
   uint64_t pinned = 0;  // host memory; on device 0 of the map
 };
 
-// What PyTorch itself counted (kCounter), beside our own state at that event. UINT64_MAX: Tonnage does not count it.
+// What PyTorch itself counted (kCounter), beside our own state at that event. UINT64_MAX: Tonnage
+// does not count it.
 struct CounterSample {
   uint32_t event = 0;
   uint32_t process = 0;
@@ -108,8 +116,10 @@ class Timeline {
   const record::Record& record() const { return *record_; }
   const Stacks& stacks() const { return stacks_; }
   const std::vector<Step>& steps() const { return steps_; }
-  const std::vector<Allocation>& allocations() const { return allocations_; }  // by alloc_event; older ones first
-  std::vector<Allocation>& allocations() { return allocations_; }              // for category inference
+  const std::vector<Allocation>& allocations() const {
+    return allocations_;
+  }  // by alloc_event; older ones first
+  std::vector<Allocation>& allocations() { return allocations_; }  // for category inference
   const std::vector<DeviceAllocation>& device_allocations() const { return device_allocations_; }
   const std::map<int, DeviceTimeline>& devices() const { return devices_; }
   const std::map<std::pair<uint32_t, int>, ProcessPeak>& processes() const { return processes_; }
@@ -117,8 +127,10 @@ class Timeline {
   uint64_t inconsistencies() const { return inconsistencies_; }
 
   // Calls visit(allocation) for each that is live after the event on the device, oldest first.
-  // Cost: proportional to the live set and to the number of chunks (allocations / 256) before the event.
-  void for_each_live(int device, uint64_t event, const std::function<void(const Allocation&)>& visit) const;
+  // Cost: proportional to the live set and to the number of chunks (allocations / 256) before the
+  // event.
+  void for_each_live(int device, uint64_t event,
+                     const std::function<void(const Allocation&)>& visit) const;
   std::vector<uint32_t> live_set(int device, uint64_t event) const;  // indices into allocations()
 
   // Context and machine code on the device after the event (modelled), all processes.

@@ -1,6 +1,7 @@
-// Arrays and mipmapped arrays. Their elements lie row after row here (a real driver tiles them), so that what is copied in can be
-// copied out. What they take is a real driver's, found on an H200: rows of whole 512 bytes, heights of whole tiles (8 rows, or
-// more in powers of two up to 128), and arrays below 2 MiB share blocks of that size with others of the same element size.
+// Arrays and mipmapped arrays. Their elements lie row after row here (a real driver tiles them), so
+// that what is copied in can be copied out. What they take is a real driver's, found on an H200:
+// rows of whole 512 bytes, heights of whole tiles (8 rows, or more in powers of two up to 128), and
+// arrays below 2 MiB share blocks of that size with others of the same element size.
 #include <string.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ struct SharedGranule {
 };
 
 struct Table {
-  std::mutex mutex;  // before memory_mutex
+  std::mutex mutex;                     // before memory_mutex
   std::vector<SharedGranule> granules;  // oldest first
   std::unordered_map<const void*, std::unique_ptr<Array>> arrays;
   std::unordered_map<const void*, std::unique_ptr<MipmappedArray>> mipmapped;
@@ -30,34 +31,44 @@ Table& table() {
   return *instance;
 }
 
-constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER |
-                                 CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT | CUDA_ARRAY3D_SPARSE |
-                                 CUDA_ARRAY3D_DEFERRED_MAPPING;
+constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
+                                 CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER |
+                                 CUDA_ARRAY3D_DEPTH_TEXTURE | CUDA_ARRAY3D_COLOR_ATTACHMENT |
+                                 CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 constexpr unsigned kUnbacked = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 
 CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& d, const Device* device) {
   if (d.Width == 0 || (d.Flags & ~kKnownFlags)) return CUDA_ERROR_INVALID_VALUE;
-  if (d.NumChannels != 1 && d.NumChannels != 2 && d.NumChannels != 4) return CUDA_ERROR_INVALID_VALUE;
-  if (element_bytes(d.Format, d.NumChannels) == 0) return CUDA_ERROR_NOT_SUPPORTED;  // compressed and planar formats
+  if (d.NumChannels != 1 && d.NumChannels != 2 && d.NumChannels != 4)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (element_bytes(d.Format, d.NumChannels) == 0)
+    return CUDA_ERROR_NOT_SUPPORTED;  // compressed and planar formats
   const bool layered = d.Flags & CUDA_ARRAY3D_LAYERED, cube = d.Flags & CUDA_ARRAY3D_CUBEMAP;
-  if (cube && (d.Width != d.Height || d.Depth == 0 || d.Depth % 6 || (!layered && d.Depth != 6))) return CUDA_ERROR_INVALID_VALUE;
+  if (cube && (d.Width != d.Height || d.Depth == 0 || d.Depth % 6 || (!layered && d.Depth != 6)))
+    return CUDA_ERROR_INVALID_VALUE;
   if (d.Depth && !d.Height && !layered) return CUDA_ERROR_INVALID_VALUE;
   const int32_t* limit = device->card->attributes;
-  const auto within = [&](size_t extent, int attribute) { return limit[attribute] <= 0 || extent <= static_cast<size_t>(limit[attribute]); };
+  const auto within = [&](size_t extent, int attribute) {
+    return limit[attribute] <= 0 || extent <= static_cast<size_t>(limit[attribute]);
+  };
   if (d.Depth && !layered && !cube)
-    return within(d.Width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH) && within(d.Height, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT) &&
+    return within(d.Width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH) &&
+                   within(d.Height, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT) &&
                    within(d.Depth, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH)
                ? CUDA_SUCCESS
                : CUDA_ERROR_INVALID_VALUE;
   if (d.Height)
-    return within(d.Width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH) && within(d.Height, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT)
+    return within(d.Width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH) &&
+                   within(d.Height, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT)
                ? CUDA_SUCCESS
                : CUDA_ERROR_INVALID_VALUE;
-  return within(d.Width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return within(d.Width, CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH) ? CUDA_SUCCESS
+                                                                      : CUDA_ERROR_INVALID_VALUE;
 }
 
 uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-  const uint64_t row = gpu::round_up(static_cast<uint64_t>(d.Width) * element_bytes(d.Format, d.NumChannels), 512);
+  const uint64_t row =
+      gpu::round_up(static_cast<uint64_t>(d.Width) * element_bytes(d.Format, d.NumChannels), 512);
   uint64_t rows = std::max<size_t>(d.Height, 1);
   if (rows > 1) {
     uint64_t tile = 8;
@@ -71,7 +82,8 @@ uint64_t bytes_of(const CUDA_ARRAY3D_DESCRIPTOR& d) {
 CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_t* out) {
   CUdeviceptr address = 0;
   if (bytes >= gpu::kAllocationGranularity) {
-    const CUresult result = allocate_device_memory(context->device, context, bytes, abi::DeviceMemoryKind::kArray, &address);
+    const CUresult result = allocate_device_memory(context->device, context, bytes,
+                                                   abi::DeviceMemoryKind::kArray, &address);
     *out = address;
     return result;
   }
@@ -88,13 +100,16 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
     }
   }
   // Not the context's: arrays of others may share it.
-  const CUresult result = allocate_device_memory(context->device, nullptr, gpu::kAllocationGranularity, abi::DeviceMemoryKind::kArray, &address);
+  const CUresult result =
+      allocate_device_memory(context->device, nullptr, gpu::kAllocationGranularity,
+                             abi::DeviceMemoryKind::kArray, &address);
   if (result != CUDA_SUCCESS) return result;
   SharedGranule& granule = granules.emplace_back();
   granule.start = address;
   granule.device = context->device;
   granule.element = element;
-  if (bytes < gpu::kAllocationGranularity) granule.free[address + bytes] = gpu::kAllocationGranularity - bytes;
+  if (bytes < gpu::kAllocationGranularity)
+    granule.free[address + bytes] = gpu::kAllocationGranularity - bytes;
   *out = address;
   return CUDA_SUCCESS;
 }
@@ -102,9 +117,10 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
 void give_memory(uint64_t address, uint64_t bytes) {
   if (!address) return;
   auto& granules = table().granules;
-  const auto it = std::find_if(granules.begin(), granules.end(), [address](const SharedGranule& granule) {
-    return address >= granule.start && address < granule.start + gpu::kAllocationGranularity;
-  });
+  const auto it =
+      std::find_if(granules.begin(), granules.end(), [address](const SharedGranule& granule) {
+        return address >= granule.start && address < granule.start + gpu::kAllocationGranularity;
+      });
   if (it == granules.end()) {
     free_device_memory(address);
     return;
@@ -132,7 +148,8 @@ void give_memory(uint64_t address, uint64_t bytes) {
 CUresult create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   VGPU_CONTEXT(context);
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = check(descriptor, context->device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check(descriptor, context->device); result != CUDA_SUCCESS)
+    return result;
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   auto array = std::make_unique<Array>();
   array->descriptor = descriptor;
@@ -213,7 +230,8 @@ bool array_place(CUarray handle, ArrayPlace* out) {
   Array array;
   if (!find_array(handle, &array)) return false;
   out->address = array.address;
-  out->row_bytes = array.descriptor.Width * element_bytes(array.descriptor.Format, array.descriptor.NumChannels);
+  out->row_bytes =
+      array.descriptor.Width * element_bytes(array.descriptor.Format, array.descriptor.NumChannels);
   out->rows = std::max<size_t>(array.descriptor.Height, 1);
   out->slices = std::max<size_t>(array.descriptor.Depth, 1);
   return true;
@@ -252,7 +270,12 @@ VGPU_API cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* out, CUarray handle)
   CUDA_ARRAY3D_DESCRIPTOR d;
   const CUresult result = out ? cuArray3DGetDescriptor_v2(&d, handle) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS)
-    *out = {static_cast<unsigned>(d.Width), static_cast<unsigned>(d.Height), static_cast<unsigned>(d.Depth), d.Format, d.NumChannels, d.Flags};
+    *out = {static_cast<unsigned>(d.Width),
+            static_cast<unsigned>(d.Height),
+            static_cast<unsigned>(d.Depth),
+            d.Format,
+            d.NumChannels,
+            d.Flags};
   return result;
 }
 VGPU_API cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* out, CUarray handle) {
@@ -264,7 +287,9 @@ VGPU_API cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* out, CUarray handle) {
 VGPU_API cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* out, CUarray handle) {
   CUDA_ARRAY3D_DESCRIPTOR d;
   const CUresult result = out ? cuArray3DGetDescriptor_v2(&d, handle) : CUDA_ERROR_INVALID_VALUE;
-  if (result == CUDA_SUCCESS) *out = {static_cast<unsigned>(d.Width), static_cast<unsigned>(d.Height), d.Format, d.NumChannels};
+  if (result == CUDA_SUCCESS)
+    *out = {static_cast<unsigned>(d.Width), static_cast<unsigned>(d.Height), d.Format,
+            d.NumChannels};
   return result;
 }
 
@@ -296,23 +321,29 @@ VGPU_API cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* out, CUarray h
   if (!find_array(handle, &array)) return CUDA_ERROR_INVALID_HANDLE;
   return sparse(out, array.descriptor);
 }
-VGPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, CUarray handle, CUdevice device) {
+VGPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, CUarray handle,
+                                      CUdevice device) {
   VGPU_DRIVER(state);
   Array array;
   if (!state->device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (!find_array(handle, &array)) return CUDA_ERROR_INVALID_HANDLE;
-  return requirements(out, bytes_of(array.descriptor), array.descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING);
+  return requirements(out, bytes_of(array.descriptor),
+                      array.descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-// Mipmapped arrays -------------------------------------------------------------------------------------------------------
+// --- Mipmapped arrays ---
 
-VGPU_API cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* descriptor, unsigned int levels) {
+VGPU_API cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+                                unsigned int levels) {
   VGPU_CONTEXT(context);
   if (!out || !descriptor || levels == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = check(*descriptor, context->device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check(*descriptor, context->device); result != CUDA_SUCCESS)
+    return result;
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
-  const bool flat_depth = descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);  // layers do not shrink
-  const size_t largest = std::max({descriptor->Width, descriptor->Height, flat_depth ? size_t{0} : descriptor->Depth});
+  const bool flat_depth =
+      descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);  // layers do not shrink
+  const size_t largest =
+      std::max({descriptor->Width, descriptor->Height, flat_depth ? size_t{0} : descriptor->Depth});
   unsigned most = 1;
   while (largest >> most) most++;
   auto mipmapped = std::make_unique<MipmappedArray>();
@@ -338,7 +369,8 @@ VGPU_API cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
     const unsigned element = element_bytes(descriptor->Format, descriptor->NumChannels);
     const CUresult result = take_memory(context, bytes, element, &mipmapped->address);
     if (result != CUDA_SUCCESS) return result;
-    for (size_t i = 0; i < offsets.size(); i++) mipmapped->owned[i]->address = mipmapped->address + offsets[i];
+    for (size_t i = 0; i < offsets.size(); i++)
+      mipmapped->owned[i]->address = mipmapped->address + offsets[i];
   }
   mipmapped->bytes = bytes;
   for (auto& array : mipmapped->owned) {
@@ -375,38 +407,45 @@ VGPU_API cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* out, CUmipmappedArray handle) {
+VGPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* out,
+                                             CUmipmappedArray handle) {
   VGPU_DRIVER(state);
   (void)state;
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
   if (it == table().mipmapped.end()) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult result = sparse(out, it->second->descriptor);
-  if (result == CUDA_SUCCESS) out->miptailFirstLevel = static_cast<unsigned>(it->second->levels.size());
+  if (result == CUDA_SUCCESS)
+    out->miptailFirstLevel = static_cast<unsigned>(it->second->levels.size());
   return result;
 }
-VGPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, CUmipmappedArray handle, CUdevice device) {
+VGPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out,
+                                               CUmipmappedArray handle, CUdevice device) {
   VGPU_DRIVER(state);
   if (!state->device(device)) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
   if (it == table().mipmapped.end()) return CUDA_ERROR_INVALID_HANDLE;
-  return requirements(out, it->second->bytes, it->second->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING);
+  return requirements(out, it->second->bytes,
+                      it->second->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-// Memory behind parts of sparse arrays comes from cuMemCreate, which is on the account already; nothing reads the arrays.
+// Memory behind parts of sparse arrays comes from cuMemCreate, which is on the account already;
+// nothing reads the arrays.
 VGPU_API cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, CUstream stream_handle) {
   VGPU_CONTEXT(context);
   Stream* stream = to_stream(stream_handle, context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   for (unsigned i = 0; i < count; i++) {
     const CUarrayMapInfo& info = list[i];
     if (info.flags || info.reserved[0] || info.reserved[1] ||
-        (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP && info.memOperationType != CU_MEM_OPERATION_TYPE_UNMAP))
+        (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP &&
+         info.memOperationType != CU_MEM_OPERATION_TYPE_UNMAP))
       return CUDA_ERROR_INVALID_VALUE;
     Array array;
     if (info.resourceType == CU_RESOURCE_TYPE_ARRAY) {

@@ -14,7 +14,7 @@ struct MipmappedArray;
 struct Array {
   CUDA_ARRAY3D_DESCRIPTOR descriptor = {};
   Device* device = nullptr;
-  uint64_t address = 0;                 // 0: sparse or mapped later
+  uint64_t address = 0;  // 0: sparse or mapped later
   const MipmappedArray* level_of = nullptr;
 };
 

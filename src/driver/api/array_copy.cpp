@@ -66,7 +66,8 @@ VGPU_API cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from
   (void)state;
   return flat({to, 0, to_offset}, {from, 0, from_offset}, n, nullptr, true);
 }
-VGPU_API cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t n, CUstream stream) {
+VGPU_API cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t n,
+                              CUstream stream) {
   VGPU_DRIVER(state);
   (void)state;
   return flat({to, 0, offset}, {nullptr, number(from), 0}, n, stream, false);

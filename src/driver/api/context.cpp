@@ -3,15 +3,15 @@
 
 #include "driver/footprint.h"
 #include "driver/graphs/graph.h"
-#include "driver/recording.h"
 #include "driver/recorder_loader.h"
+#include "driver/recording.h"
 #include "driver/state.h"
 
 namespace tonnage::driver {
 namespace {
 
-// A thread's stack of contexts. Without a destructor: libraries still call in from their own exit handlers, after the main
-// thread's destructors have run. Deeper than this nobody nests.
+// A thread's stack of contexts. Without a destructor: libraries still call in from their own exit
+// handlers, after the main thread's destructors have run. Deeper than this nobody nests.
 struct ContextStack {
   static constexpr int kDepth = 256;
   Context* entries[kDepth];
@@ -41,7 +41,8 @@ Context* make_context(Driver* state, Device* device, unsigned flags, bool primar
   return context;
 }
 
-// A context takes card memory before anything is allocated. Fails as a real card that is nearly full does.
+// A context takes card memory before anything is allocated. Fails as a real card that is nearly
+// full does.
 bool charge_context(Driver* state, Context* context) {
   Device* device = context->device;
   const uint64_t bytes = device->card->context_bytes;
@@ -57,8 +58,9 @@ bool charge_context(Driver* state, Context* context) {
 
 }  // namespace
 
-// The primary context's object. Its handle is known before the context is made: the CUDA runtime asks for it as it starts, and
-// must not make a context by asking (the host's address space would differ from a real machine's).
+// The primary context's object. Its handle is known before the context is made: the CUDA runtime
+// asks for it as it starts, and must not make a context by asking (the host's address space would
+// differ from a real machine's).
 Context* primary_context_object(Driver* state, Device* device) {
   std::lock_guard lock(state->objects_mutex);
   if (!device->primary) {
@@ -75,18 +77,21 @@ void set_current(Context* context) {
   if (context) t_stack.push_back(context);
 }
 
-// Frees what belongs to a context: allocations, streams, events. Its object stays, marked dead, since handles may linger.
+// Frees what belongs to a context: allocations, streams, events. Its object stays, marked dead,
+// since handles may linger.
 void tear_down(Driver* state, Context* context) {
   std::vector<uint64_t> addresses;
   {
     std::lock_guard lock(state->memory_mutex);
     for (auto& [address, allocation] : state->allocations)
-      if (allocation.context == context && allocation.device && !allocation.owned_elsewhere) addresses.push_back(address);
+      if (allocation.context == context && allocation.device && !allocation.owned_elsewhere)
+        addresses.push_back(address);
   }
   for (uint64_t address : addresses) free_device_memory(address);
   context->alive.store(false);
   drop_context_storage(to_handle(context));
-  if (context->charged) state->account.refund(context->device->physical, context->device->card->context_bytes);
+  if (context->charged)
+    state->account.refund(context->device->physical, context->device->card->context_bytes);
   const uint64_t code = context->device->code_bytes.exchange(0);
   if (code) state->account.refund(context->device->physical, code);
   context->charged = false;
@@ -185,8 +190,11 @@ VGPU_API cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice handle) {
   *out = to_handle(context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxCreate(CUcontext* out, unsigned int flags, CUdevice handle) { return cuCtxCreate_v2(out, flags, handle); }
-VGPU_API cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsigned int flags, CUdevice handle) {
+VGPU_API cuCtxCreate(CUcontext* out, unsigned int flags, CUdevice handle) {
+  return cuCtxCreate_v2(out, flags, handle);
+}
+VGPU_API cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsigned int flags,
+                        CUdevice handle) {
   return cuCtxCreate_v2(out, flags, handle);
 }
 VGPU_API cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, CUdevice handle) {
@@ -317,7 +325,8 @@ VGPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-// Defaults as a real driver answers (H200, driver 580); the persisting L2 and fetch granularity are hints.
+// Defaults as a real driver answers (H200, driver 580); the persisting L2 and fetch granularity are
+// hints.
 VGPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
   VGPU_CONTEXT(context);
   if (!value) return CUDA_ERROR_INVALID_VALUE;
@@ -337,7 +346,10 @@ VGPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
     case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: *value = 2048; break;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY: *value = 64; break;
     case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
-      *value = static_cast<size_t>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]) / 10 * 3;
+      *value =
+          static_cast<size_t>(
+              context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]) /
+          10 * 3;
       break;
     case CU_LIMIT_SHMEM_SIZE:
       *value = static_cast<size_t>(
@@ -354,7 +366,8 @@ VGPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   size_t old = 0;
   if (const CUresult result = cuCtxGetLimit(&old, limit); result != CUDA_SUCCESS) return result;
   if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
-    const auto most = static_cast<size_t>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]);
+    const auto most = static_cast<size_t>(
+        context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]);
     if (most == 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     value = std::min(value, most);
   }
@@ -393,7 +406,7 @@ VGPU_API cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType 
   if (!affinity) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   affinity->type = type;
-  affinity->param.smCount.val =
-      static_cast<unsigned>(context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+  affinity->param.smCount.val = static_cast<unsigned>(
+      context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
   return CUDA_SUCCESS;
 }

@@ -1,4 +1,5 @@
-// Copies and sets: host memory really moves; device memory has content only where it is known (gpu/shadow_memory.h).
+// Copies and sets: host memory really moves; device memory has content only where it is known
+// (gpu/shadow_memory.h).
 #include <string.h>
 
 #include <vector>
@@ -63,10 +64,12 @@ void fill_bytes(uint64_t dst, uint32_t pattern, unsigned width, size_t n) {
 // Whether [address, address + n) is memory that a copy may touch: device addresses must be allocated.
 static bool valid_range(uint64_t address, size_t n) {
   Driver* state = driver();
-  if (!state->is_device_address(address)) return true;  // host: trusted, as the driver does with pageable memory
+  if (!state->is_device_address(address))
+    return true;  // host: trusted, as the driver does with pageable memory
   Allocation allocation;
   if (!find_allocation(address, &allocation)) return false;
-  const uint64_t end = allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
+  const uint64_t end =
+      allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
   if (address + n <= end) return true;
   // Adjacent mappings of one reservation (expandable segments) are separate allocations.
   return allocation.kind == abi::DeviceMemoryKind::kVirtual;
@@ -79,7 +82,8 @@ CUresult copy_linear(uint64_t dst, uint64_t src, size_t n, CUstream handle) {
   if (n == 0) return CUDA_SUCCESS;
   if (!dst || !src || !valid_range(dst, n) || !valid_range(src, n)) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) {
     CUDA_MEMCPY3D copy = {};
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
@@ -98,7 +102,8 @@ CUresult copy_linear(uint64_t dst, uint64_t src, size_t n, CUstream handle) {
 namespace {
 
 // `rows` rows of `columns` elements of `width` bytes, `pitch` bytes apart.
-CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, size_t columns, size_t rows, CUstream handle) {
+CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, size_t columns,
+                  size_t rows, CUstream handle) {
   VGPU_CONTEXT(context);
   Stream* stream = to_stream(handle, context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -107,7 +112,8 @@ CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, 
       !valid_range(dst, pitch * (rows - 1) + columns * width))
     return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) {
     CUDA_MEMSET_NODE_PARAMS node = {};
     node.dst = dst;
@@ -119,7 +125,8 @@ CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, 
     return capture_memset(stream, node);
   }
   advance(stream);
-  for (size_t row = 0; row < rows; row++) fill_bytes(dst + row * pitch, pattern, width, columns * width);
+  for (size_t row = 0; row < rows; row++)
+    fill_bytes(dst + row * pitch, pattern, width, columns * width);
   return CUDA_SUCCESS;
 }
 
@@ -133,7 +140,8 @@ CUresult copy_3d(const CUDA_MEMCPY3D& copy, CUstream handle) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) return capture_memcpy(stream, copy);
   advance(stream);
   run_memcpy(copy);
@@ -201,11 +209,21 @@ uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer
 
 using namespace tonnage::driver;
 
-VGPU_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n) { return copy_linear(dst, src, n, nullptr); }
-VGPU_API cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream) { return copy_linear(dst, src, n, stream); }
-VGPU_API cuMemcpyHtoD_v2(CUdeviceptr dst, const void* src, size_t n) { return copy_linear(dst, number(src), n, nullptr); }
-VGPU_API cuMemcpyDtoH_v2(void* dst, CUdeviceptr src, size_t n) { return copy_linear(number(dst), src, n, nullptr); }
-VGPU_API cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t n) { return copy_linear(dst, src, n, nullptr); }
+VGPU_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n) {
+  return copy_linear(dst, src, n, nullptr);
+}
+VGPU_API cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream) {
+  return copy_linear(dst, src, n, stream);
+}
+VGPU_API cuMemcpyHtoD_v2(CUdeviceptr dst, const void* src, size_t n) {
+  return copy_linear(dst, number(src), n, nullptr);
+}
+VGPU_API cuMemcpyDtoH_v2(void* dst, CUdeviceptr src, size_t n) {
+  return copy_linear(number(dst), src, n, nullptr);
+}
+VGPU_API cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t n) {
+  return copy_linear(dst, src, n, nullptr);
+}
 VGPU_API cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void* src, size_t n, CUstream stream) {
   return copy_linear(dst, number(src), n, stream);
 }
@@ -218,37 +236,60 @@ VGPU_API cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstre
 VGPU_API cuMemcpyPeer(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t n) {
   return copy_linear(dst, src, n, nullptr);
 }
-VGPU_API cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t n, CUstream stream) {
+VGPU_API cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t n,
+                           CUstream stream) {
   return copy_linear(dst, src, n, stream);
 }
-VGPU_API cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes*,
-                               size_t*, size_t, CUstream stream) {
+VGPU_API cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                               CUmemcpyAttributes*, size_t*, size_t, CUstream stream) {
   if (count && (!dsts || !srcs || !sizes)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; i++)
-    if (const CUresult result = copy_linear(dsts[i], srcs[i], sizes[i], stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = copy_linear(dsts[i], srcs[i], sizes[i], stream);
+        result != CUDA_SUCCESS)
+      return result;
   return CUDA_SUCCESS;
 }
-VGPU_API cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
-                            size_t* indices, size_t attribute_count, size_t* fail_index, CUstream stream) {
-  const CUresult result = cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, indices, attribute_count, stream);
+VGPU_API cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                            CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
+                            size_t* fail_index, CUstream stream) {
+  const CUresult result =
+      cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, indices, attribute_count, stream);
   if (result != CUDA_SUCCESS && fail_index) *fail_index = SIZE_MAX;
   return result;
 }
 
 VGPU_API cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) { return copy_2d(copy, nullptr); }
 VGPU_API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return copy_2d(copy, nullptr); }
-VGPU_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_2d(copy, stream); }
+VGPU_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_2d(copy, stream);
+}
 VGPU_API cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) { return copy_3d(copy, nullptr); }
-VGPU_API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) { return copy_3d(copy, stream); }
+VGPU_API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
+  return copy_3d(copy, stream);
+}
 VGPU_API cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) { return copy_3d_peer(copy, nullptr); }
-VGPU_API cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) { return copy_3d_peer(copy, stream); }
+VGPU_API cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  return copy_3d_peer(copy, stream);
+}
 
-VGPU_API cuMemsetD8_v2(CUdeviceptr dst, unsigned char v, size_t n) { return set_linear(dst, v, 1, n, nullptr); }
-VGPU_API cuMemsetD16_v2(CUdeviceptr dst, unsigned short v, size_t n) { return set_linear(dst, v, 2, n, nullptr); }
-VGPU_API cuMemsetD32_v2(CUdeviceptr dst, unsigned int v, size_t n) { return set_linear(dst, v, 4, n, nullptr); }
-VGPU_API cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) { return set_linear(dst, v, 1, n, s); }
-VGPU_API cuMemsetD16Async(CUdeviceptr dst, unsigned short v, size_t n, CUstream s) { return set_linear(dst, v, 2, n, s); }
-VGPU_API cuMemsetD32Async(CUdeviceptr dst, unsigned int v, size_t n, CUstream s) { return set_linear(dst, v, 4, n, s); }
+VGPU_API cuMemsetD8_v2(CUdeviceptr dst, unsigned char v, size_t n) {
+  return set_linear(dst, v, 1, n, nullptr);
+}
+VGPU_API cuMemsetD16_v2(CUdeviceptr dst, unsigned short v, size_t n) {
+  return set_linear(dst, v, 2, n, nullptr);
+}
+VGPU_API cuMemsetD32_v2(CUdeviceptr dst, unsigned int v, size_t n) {
+  return set_linear(dst, v, 4, n, nullptr);
+}
+VGPU_API cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) {
+  return set_linear(dst, v, 1, n, s);
+}
+VGPU_API cuMemsetD16Async(CUdeviceptr dst, unsigned short v, size_t n, CUstream s) {
+  return set_linear(dst, v, 2, n, s);
+}
+VGPU_API cuMemsetD32Async(CUdeviceptr dst, unsigned int v, size_t n, CUstream s) {
+  return set_linear(dst, v, 4, n, s);
+}
 VGPU_API cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h) {
   return set_rows(dst, pitch, v, 1, w, h, nullptr);
 }
@@ -258,12 +299,15 @@ VGPU_API cuMemsetD2D16_v2(CUdeviceptr dst, size_t pitch, unsigned short v, size_
 VGPU_API cuMemsetD2D32_v2(CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h) {
   return set_rows(dst, pitch, v, 4, w, h, nullptr);
 }
-VGPU_API cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s) {
+VGPU_API cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h,
+                           CUstream s) {
   return set_rows(dst, pitch, v, 1, w, h, s);
 }
-VGPU_API cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h, CUstream s) {
+VGPU_API cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h,
+                            CUstream s) {
   return set_rows(dst, pitch, v, 2, w, h, s);
 }
-VGPU_API cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h, CUstream s) {
+VGPU_API cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h,
+                            CUstream s) {
   return set_rows(dst, pitch, v, 4, w, h, s);
 }

@@ -1,4 +1,5 @@
-// Initialisation, version, devices, primary contexts' owners: the part of cuda.h that needs no context.
+// Initialisation, version, devices, primary contexts' owners: the part of cuda.h that needs no
+// context.
 #include <stdio.h>
 #include <string.h>
 
@@ -35,9 +36,9 @@ VGPU_API cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-#define VGPU_DEVICE(name, handle)                         \
-  VGPU_DRIVER(state_of_##name);                           \
-  Device* name = state_of_##name->device(handle);         \
+#define VGPU_DEVICE(name, handle)                 \
+  VGPU_DRIVER(state_of_##name);                   \
+  Device* name = state_of_##name->device(handle); \
   if (!name) return CUDA_ERROR_INVALID_DEVICE
 
 VGPU_API cuDeviceGetName(char* name, int length, CUdevice handle) {
@@ -62,11 +63,14 @@ VGPU_API cuDeviceGetUuid(CUuuid* uuid, CUdevice handle) {
 }
 VGPU_API cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice handle) { return cuDeviceGetUuid(uuid, handle); }
 
-VGPU_API cuDeviceGetLuid(char*, unsigned int*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }  // Windows only
+VGPU_API cuDeviceGetLuid(char*, unsigned int*, CUdevice) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}  // Windows only
 
 VGPU_API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice handle) {
   VGPU_DEVICE(device, handle);
-  if (!value || attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+    return CUDA_ERROR_INVALID_VALUE;
   *value = device->card->attributes[attribute];
   return CUDA_SUCCESS;
 }
@@ -102,8 +106,9 @@ VGPU_API cuDeviceGetPCIBusId(char* text, int length, CUdevice handle) {
   VGPU_DEVICE(device, handle);
   if (!text || length < 13) return CUDA_ERROR_INVALID_VALUE;  // "0000:00:00.0" and its NUL
   const abi::CardDesc& card = *device->card;
-  snprintf(text, static_cast<size_t>(length), "%04X:%02X:%02X.0", static_cast<unsigned>(card.pci_domain),
-           static_cast<unsigned>(card.pci_bus), static_cast<unsigned>(card.pci_device));
+  snprintf(text, static_cast<size_t>(length), "%04X:%02X:%02X.0",
+           static_cast<unsigned>(card.pci_domain), static_cast<unsigned>(card.pci_bus),
+           static_cast<unsigned>(card.pci_device));
   return CUDA_SUCCESS;
 }
 
@@ -126,13 +131,17 @@ VGPU_API cuDeviceGetByPCIBusId(CUdevice* handle, const char* text) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-VGPU_API cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format format, unsigned channels, CUdevice handle) {
+VGPU_API cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format format,
+                                            unsigned channels, CUdevice handle) {
   VGPU_DEVICE(device, handle);
   if (!elements || channels == 0 || channels > 4) return CUDA_ERROR_INVALID_VALUE;
   size_t bytes = 4;
   if (format == CU_AD_FORMAT_UNSIGNED_INT8 || format == CU_AD_FORMAT_SIGNED_INT8) bytes = 1;
-  if (format == CU_AD_FORMAT_UNSIGNED_INT16 || format == CU_AD_FORMAT_SIGNED_INT16 || format == CU_AD_FORMAT_HALF) bytes = 2;
-  *elements = static_cast<size_t>(device->card->attributes[CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH]) /
+  if (format == CU_AD_FORMAT_UNSIGNED_INT16 || format == CU_AD_FORMAT_SIGNED_INT16 ||
+      format == CU_AD_FORMAT_HALF)
+    bytes = 2;
+  *elements = static_cast<size_t>(
+                  device->card->attributes[CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH]) /
               (bytes * channels);
   return CUDA_SUCCESS;
 }
@@ -144,8 +153,9 @@ VGPU_API cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type,
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
-                                           unsigned int count, CUdevice handle) {
+VGPU_API cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
+                                           const CUatomicOperation* operations, unsigned int count,
+                                           CUdevice handle) {
   VGPU_DEVICE(device, handle);
   if (!capabilities || !operations) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; i++) capabilities[i] = 0;  // no native host atomics over PCIe

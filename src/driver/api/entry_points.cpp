@@ -1,4 +1,5 @@
-// How a runtime finds the driver's functions, and the few that answer without a device: errors, profiler, logs.
+// How a runtime finds the driver's functions, and the few that answer without a device: errors,
+// profiler, logs.
 #include <string.h>
 
 #include <algorithm>
@@ -11,16 +12,20 @@
 
 using namespace tonnage::driver;
 
-extern "C" __attribute__((visibility("hidden"))) void tonnage_stub_called(const char* function) { record_stub_call(function); }
+extern "C" __attribute__((visibility("hidden"))) void tonnage_stub_called(const char* function) {
+  record_stub_call(function);
+}
 
 namespace {
 
-// The newest variant not newer than the version asked for. Null: the symbol is unknown, or (*known) all its variants are newer.
+// The newest variant not newer than the version asked for. Null: the symbol is unknown, or (*known)
+// all its variants are newer.
 void* find_function(const char* symbol, int version, bool per_thread, bool* known) {
   *known = false;
   const ProcEntry* end = kProcTable + kProcTableSize;
-  const ProcEntry* entry = std::lower_bound(kProcTable, end, symbol,
-                                            [](const ProcEntry& e, const char* s) { return strcmp(e.symbol, s) < 0; });
+  const ProcEntry* entry =
+      std::lower_bound(kProcTable, end, symbol,
+                       [](const ProcEntry& e, const char* s) { return strcmp(e.symbol, s) < 0; });
   void* plain = nullptr;
   void* own = nullptr;
   for (; entry != end && strcmp(entry->symbol, symbol) == 0; ++entry) {
@@ -37,7 +42,8 @@ VGPU_API cuGetProcAddress_v2(const char* symbol, void** function, int version, c
                              CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   bool known = false;
-  *function = find_function(symbol, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, &known);
+  *function = find_function(symbol, version,
+                            (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, &known);
   if (status)
     *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
               : known   ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
@@ -57,14 +63,16 @@ struct ErrorText {
   const char* name;
   const char* text;
 };
-#define VGPU_ERROR(code, text) {code, #code, text}
+#define VGPU_ERROR(code, text) \
+  { code, #code, text }
 const ErrorText kErrors[] = {
     VGPU_ERROR(CUDA_SUCCESS, "no error"),
     VGPU_ERROR(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     VGPU_ERROR(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
     VGPU_ERROR(CUDA_ERROR_NOT_INITIALIZED, "initialization error"),
     VGPU_ERROR(CUDA_ERROR_DEINITIALIZED, "driver shutting down"),
-    VGPU_ERROR(CUDA_ERROR_PROFILER_DISABLED, "profiler disabled while using external profiling tool"),
+    VGPU_ERROR(CUDA_ERROR_PROFILER_DISABLED,
+               "profiler disabled while using external profiling tool"),
     VGPU_ERROR(CUDA_ERROR_STUB_LIBRARY, "CUDA driver is a stub library"),
     VGPU_ERROR(CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable"),
     VGPU_ERROR(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"),
@@ -76,22 +84,28 @@ const ErrorText kErrors[] = {
     VGPU_ERROR(CUDA_ERROR_UNMAP_FAILED, "unmapping of buffer object failed"),
     VGPU_ERROR(CUDA_ERROR_ARRAY_IS_MAPPED, "array is mapped"),
     VGPU_ERROR(CUDA_ERROR_ALREADY_MAPPED, "resource already mapped"),
-    VGPU_ERROR(CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"),
+    VGPU_ERROR(CUDA_ERROR_NO_BINARY_FOR_GPU,
+               "no kernel image is available for execution on the device"),
     VGPU_ERROR(CUDA_ERROR_ALREADY_ACQUIRED, "resource already acquired"),
     VGPU_ERROR(CUDA_ERROR_NOT_MAPPED, "resource not mapped"),
     VGPU_ERROR(CUDA_ERROR_NOT_MAPPED_AS_ARRAY, "resource not mapped as array"),
     VGPU_ERROR(CUDA_ERROR_NOT_MAPPED_AS_POINTER, "resource not mapped as pointer"),
     VGPU_ERROR(CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered"),
     VGPU_ERROR(CUDA_ERROR_UNSUPPORTED_LIMIT, "limit is not supported on this architecture"),
-    VGPU_ERROR(CUDA_ERROR_CONTEXT_ALREADY_IN_USE, "exclusive-thread device already in use by a different thread"),
-    VGPU_ERROR(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices"),
+    VGPU_ERROR(CUDA_ERROR_CONTEXT_ALREADY_IN_USE,
+               "exclusive-thread device already in use by a different thread"),
+    VGPU_ERROR(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+               "peer access is not supported between these two devices"),
     VGPU_ERROR(CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed"),
     VGPU_ERROR(CUDA_ERROR_INVALID_GRAPHICS_CONTEXT, "invalid OpenGL or DirectX context"),
-    VGPU_ERROR(CUDA_ERROR_NVLINK_UNCORRECTABLE, "uncorrectable NVLink error detected during the execution"),
+    VGPU_ERROR(CUDA_ERROR_NVLINK_UNCORRECTABLE,
+               "uncorrectable NVLink error detected during the execution"),
     VGPU_ERROR(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, "PTX JIT compiler library not found"),
-    VGPU_ERROR(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "the provided PTX was compiled with an unsupported toolchain."),
+    VGPU_ERROR(CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+               "the provided PTX was compiled with an unsupported toolchain."),
     VGPU_ERROR(CUDA_ERROR_JIT_COMPILATION_DISABLED, "PTX JIT compilation was disabled"),
-    VGPU_ERROR(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, "the provided execution affinity is not supported"),
+    VGPU_ERROR(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY,
+               "the provided execution affinity is not supported"),
     VGPU_ERROR(CUDA_ERROR_INVALID_SOURCE, "device kernel image is invalid"),
     VGPU_ERROR(CUDA_ERROR_FILE_NOT_FOUND, "file not found"),
     VGPU_ERROR(CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, "shared object symbol not found"),
@@ -106,33 +120,45 @@ const ErrorText kErrors[] = {
     VGPU_ERROR(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated"),
     VGPU_ERROR(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
     VGPU_ERROR(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled"),
-    VGPU_ERROR(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE, "cannot set while device is active in this process"),
+    VGPU_ERROR(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE,
+               "cannot set while device is active in this process"),
     VGPU_ERROR(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"),
     VGPU_ERROR(CUDA_ERROR_ASSERT, "device-side assert triggered"),
     VGPU_ERROR(CUDA_ERROR_TOO_MANY_PEERS, "peer mapping resources exhausted"),
-    VGPU_ERROR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
-    VGPU_ERROR(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
+    VGPU_ERROR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+               "part or all of the requested memory range is already mapped"),
+    VGPU_ERROR(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+               "pointer does not correspond to a registered memory region"),
     VGPU_ERROR(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"),
     VGPU_ERROR(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "too many blocks in cooperative launch"),
     VGPU_ERROR(CUDA_ERROR_NOT_PERMITTED, "operation not permitted"),
     VGPU_ERROR(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
     VGPU_ERROR(CUDA_ERROR_SYSTEM_NOT_READY, "system not yet initialized"),
     VGPU_ERROR(CUDA_ERROR_INVALID_CLUSTER_SIZE, "cluster misconfiguration"),
-    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
-    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"),
-    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"),
-    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
+    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+               "operation not permitted when stream is capturing"),
+    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+               "operation failed due to a previous error during capture"),
+    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE,
+               "operation would result in a merge of separate capture sequences"),
+    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+               "capture was not ended in the same stream as it began"),
     VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
-    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"),
-    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"),
-    VGPU_ERROR(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
+    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
+               "dependency created on uncaptured work in another stream"),
+    VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+               "operation would make the legacy stream depend on a capturing blocking stream"),
+    VGPU_ERROR(CUDA_ERROR_CAPTURED_EVENT,
+               "operation not permitted on an event last recorded in a capturing stream"),
     VGPU_ERROR(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
                "attempt to terminate a thread-local capture sequence from another thread"),
     VGPU_ERROR(CUDA_ERROR_TIMEOUT, "wait operation timed out"),
     VGPU_ERROR(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
-               "the graph update was not performed because it included changes which violated constraints specific to "
+               "the graph update was not performed because it included changes which violated "
+               "constraints specific to "
                "instantiated graph update"),
-    VGPU_ERROR(CUDA_ERROR_EXTERNAL_DEVICE, "an async error has occured in external entity outside of CUDA"),
+    VGPU_ERROR(CUDA_ERROR_EXTERNAL_DEVICE,
+               "an async error has occured in external entity outside of CUDA"),
     VGPU_ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 #undef VGPU_ERROR

@@ -1,6 +1,6 @@
-// Green contexts: a share of a device's multiprocessors. Where kernels run does not matter here, so a green context is a view
-// of the primary context (as on a real device, whose green contexts share its memory) that remembers its resources.
-// Source: CUDA driver API manual, "Green Contexts".
+// Green contexts: a share of a device's multiprocessors. Where kernels run does not matter here, so
+// a green context is a view of the primary context (as on a real device, whose green contexts share
+// its memory) that remembers its resources. Source: CUDA driver API manual, "Green Contexts".
 #include <string.h>
 
 #include <algorithm>
@@ -43,15 +43,20 @@ CUdevResource sm_resource(const Device* device, unsigned count) {
   CUdevResource resource = {};
   resource.type = CU_DEV_RESOURCE_TYPE_SM;
   resource.sm.smCount = count;
-  partition_rule(*device->card, &resource.sm.minSmPartitionSize, &resource.sm.smCoscheduledAlignment);
+  partition_rule(*device->card, &resource.sm.minSmPartitionSize,
+                 &resource.sm.smCoscheduledAlignment);
   const int32_t index = device->index;  // found again when the resource is split
   memcpy(resource._internal_padding, &index, sizeof index);
   return resource;
 }
 
 CUresult device_resource(Device* device, CUdevResource* out, CUdevResourceType type) {
-  if (!out || type != CU_DEV_RESOURCE_TYPE_SM) return type == CU_DEV_RESOURCE_TYPE_SM ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  *out = sm_resource(device, static_cast<unsigned>(device->card->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]));
+  if (!out || type != CU_DEV_RESOURCE_TYPE_SM)
+    return type == CU_DEV_RESOURCE_TYPE_SM ? CUDA_ERROR_INVALID_VALUE
+                                           : CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  *out = sm_resource(
+      device,
+      static_cast<unsigned>(device->card->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]));
   return CUDA_SUCCESS;
 }
 
@@ -89,18 +94,21 @@ VGPU_API cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* out, CUdevRe
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups, const CUdevResource* input,
-                                     CUdevResource* remaining, unsigned int flags, unsigned int least_count) {
+VGPU_API cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups,
+                                     const CUdevResource* input, CUdevResource* remaining,
+                                     unsigned int flags, unsigned int least_count) {
   VGPU_DRIVER(state);
   (void)state;
-  if (!groups || !input || input->type != CU_DEV_RESOURCE_TYPE_SM || (flags & ~3u)) return CUDA_ERROR_INVALID_VALUE;
+  if (!groups || !input || input->type != CU_DEV_RESOURCE_TYPE_SM || (flags & ~3u))
+    return CUDA_ERROR_INVALID_VALUE;
   Device* device = device_of(*input);
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   unsigned least = 0, multiple = 0;
   partition_rule(*device->card, &least, &multiple);
   if (flags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING) least = multiple = 2;
   if (least_count > input->sm.smCount) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-  const unsigned size = std::max(least, static_cast<unsigned>(gpu::round_up(std::max(least_count, 1u), multiple)));
+  const unsigned size =
+      std::max(least, static_cast<unsigned>(gpu::round_up(std::max(least_count, 1u), multiple)));
   const unsigned most = input->sm.smCount / size;
   if (!result) {  // how many there could be
     *groups = most;
@@ -115,14 +123,16 @@ VGPU_API cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resources, unsigned int count) {
+VGPU_API cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resources,
+                                   unsigned int count) {
   VGPU_DRIVER(state);
   (void)state;
   if (!out || !resources || count == 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevResource sum = resources[0];
   for (unsigned i = 0; i < count; i++) {
     if (resources[i].type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    if (device_of(resources[i]) != device_of(sum) || !device_of(sum)) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    if (device_of(resources[i]) != device_of(sum) || !device_of(sum))
+      return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     if (i > 0) sum.sm.smCount += resources[i].sm.smCount;
   }
   auto description = std::make_unique<CUdevResource>(sum);
@@ -132,19 +142,23 @@ VGPU_API cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resour
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevice handle, unsigned int flags) {
+VGPU_API cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevice handle,
+                          unsigned int flags) {
   VGPU_DRIVER(state);
   Device* device = state->device(handle);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!out || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(table().mutex);
   const auto it = table().descriptions.find(description);
-  if (it == table().descriptions.end() || device_of(*it->second) != device) return CUDA_ERROR_INVALID_VALUE;
+  if (it == table().descriptions.end() || device_of(*it->second) != device)
+    return CUDA_ERROR_INVALID_VALUE;
   auto green = std::make_unique<GreenContext>();
   green->device = device;
   green->resource = *it->second;
   green->id = state->new_id();
-  if (const CUresult result = cuDevicePrimaryCtxRetain(&green->context, handle); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuDevicePrimaryCtxRetain(&green->context, handle);
+      result != CUDA_SUCCESS)
+    return result;
   *out = reinterpret_cast<CUgreenCtx>(green.get());
   table().contexts[*out] = std::move(green);
   return CUDA_SUCCESS;
@@ -188,14 +202,16 @@ VGPU_API cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx handle, unsigned int flags, int priority) {
+VGPU_API cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx handle, unsigned int flags,
+                                int priority) {
   VGPU_DRIVER(state);
   (void)state;
   if (!out || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(table().mutex);
   const GreenContext* green = to_green(handle);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult result = cuCtxPushCurrent_v2(green->context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuCtxPushCurrent_v2(green->context); result != CUDA_SUCCESS)
+    return result;
   const CUresult result = cuStreamCreateWithPriority(out, flags, priority);
   cuCtxPopCurrent_v2(nullptr);
   if (result == CUDA_SUCCESS) table().streams[*out] = handle;
@@ -217,13 +233,15 @@ VGPU_API cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event) {
   VGPU_DRIVER(state);
   (void)state;
   CUcontext context = nullptr;
-  if (const CUresult result = cuCtxFromGreenCtx(&context, handle); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuCtxFromGreenCtx(&context, handle); result != CUDA_SUCCESS)
+    return result;
   return cuCtxRecordEvent(context, event);
 }
 VGPU_API cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event) {
   VGPU_DRIVER(state);
   (void)state;
   CUcontext context = nullptr;
-  if (const CUresult result = cuCtxFromGreenCtx(&context, handle); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuCtxFromGreenCtx(&context, handle); result != CUDA_SUCCESS)
+    return result;
   return cuCtxWaitEvent(context, event);
 }

@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/api/virtual_memory.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
 #include "driver/shared_block.h"
-#include "driver/api/virtual_memory.h"
 
 namespace tonnage::driver {
 namespace {
@@ -20,7 +20,8 @@ struct MemoryTicket {
   uint64_t session_start_ns;
   int32_t physical;
   int32_t reserved;
-  uint64_t address, bytes, buffer_id;  // the buffer's number: a new allocation at the same address has another handle
+  uint64_t address, bytes,
+      buffer_id;  // the buffer's number: a new allocation at the same address has another handle
 };
 struct EventTicket {
   static constexpr uint32_t kMagic = 0x45495654;  // "TVIE"
@@ -29,7 +30,8 @@ struct EventTicket {
   uint64_t session_start_ns;
   uint64_t event;
 };
-static_assert(sizeof(MemoryTicket) <= sizeof(CUipcMemHandle) && sizeof(EventTicket) <= sizeof(CUipcEventHandle));
+static_assert(sizeof(MemoryTicket) <= sizeof(CUipcMemHandle) &&
+              sizeof(EventTicket) <= sizeof(CUipcEventHandle));
 
 struct Opened {
   uint64_t address = 0;
@@ -48,16 +50,20 @@ Table& table() {
 
 bool process_lives(int32_t pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
 
-// Consumer cards do not reach each other's memory; those that do are the ones that also let network cards in (GPUDirect).
+// Consumer cards do not reach each other's memory; those that do are the ones that also let network
+// cards in (GPUDirect).
 bool reaches_peers(const Device* device) {
-  return !device->card->is_mig && device->card->attributes[CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED] != 0;
+  return !device->card->is_mig &&
+         device->card->attributes[CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED] != 0;
 }
 
 bool peers(const Device* a, const Device* b) {
-  return a->physical != b->physical && reaches_peers(a) && reaches_peers(b) && a->card->cc_major == b->card->cc_major;
+  return a->physical != b->physical && reaches_peers(a) && reaches_peers(b) &&
+         a->card->cc_major == b->card->cc_major;
 }
 
-// Atomics are native over NVLink, which the cards with HBM (a bus of 4096 bits and more) have; over PCIe they are not.
+// Atomics are native over NVLink, which the cards with HBM (a bus of 4096 bits and more) have; over
+// PCIe they are not.
 bool native_atomics(const Device* a, const Device* b) {
   const auto wide = [](const Device* device) {
     return device->card->attributes[CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH] >= 4096;
@@ -77,12 +83,17 @@ VGPU_API cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   if (!out || !find_allocation(address, &allocation)) return CUDA_ERROR_INVALID_VALUE;
   // Only memory of cuMemAlloc; the others have ways of their own.
   if (!allocation.device || allocation.host || allocation.owned_elsewhere ||
-      (allocation.kind != tonnage::abi::DeviceMemoryKind::kPlain && allocation.kind != tonnage::abi::DeviceMemoryKind::kPitched))
+      (allocation.kind != tonnage::abi::DeviceMemoryKind::kPlain &&
+       allocation.kind != tonnage::abi::DeviceMemoryKind::kPitched))
     return CUDA_ERROR_INVALID_VALUE;
-  const MemoryTicket ticket = {MemoryTicket::kMagic,     getpid(),
-                               driver()->session->start_ns, allocation.device->physical,
-                               0,                        allocation.address,
-                               allocation.requested_bytes, allocation.buffer_id};
+  const MemoryTicket ticket = {MemoryTicket::kMagic,
+                               getpid(),
+                               driver()->session->start_ns,
+                               allocation.device->physical,
+                               0,
+                               allocation.address,
+                               allocation.requested_bytes,
+                               allocation.buffer_id};
   memset(out, 0, sizeof *out);
   memcpy(out->reserved, &ticket, sizeof ticket);
   return CUDA_SUCCESS;
@@ -93,14 +104,17 @@ VGPU_API cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned
   if (!out || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
   MemoryTicket ticket;
   memcpy(&ticket, handle.reserved, sizeof ticket);
-  if (ticket.magic != MemoryTicket::kMagic || ticket.session_start_ns != driver()->session->start_ns || ticket.bytes == 0 ||
+  if (ticket.magic != MemoryTicket::kMagic ||
+      ticket.session_start_ns != driver()->session->start_ns || ticket.bytes == 0 ||
       ticket.bytes > (1ull << 50))
     return CUDA_ERROR_INVALID_VALUE;
-  if (ticket.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // a process cannot open its own memory
+  if (ticket.pid == getpid())
+    return CUDA_ERROR_INVALID_CONTEXT;  // a process cannot open its own memory
   if (!process_lives(ticket.pid)) return CUDA_ERROR_INVALID_VALUE;
   Device* owner = device_at(ticket.physical);
   if (!owner) return CUDA_ERROR_INVALID_DEVICE;
-  if (owner != context->device && !peers(owner, context->device)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  if (owner != context->device && !peers(owner, context->device))
+    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   std::lock_guard lock(table().mutex);
   for (Opened& opened : table().opened) {
     if (opened.context != context || memcmp(&opened.ticket, &ticket, sizeof ticket) != 0) continue;
@@ -137,7 +151,8 @@ VGPU_API cuIpcCloseMemHandle(CUdeviceptr address) {
     if (--opened[i].references > 0) return CUDA_SUCCESS;
     const uint64_t bytes = opened[i].ticket.bytes;
     Allocation removed;
-    if (remove_allocation(address, &removed)) record_device_free(removed.device->index, address, 0, removed.kind);
+    if (remove_allocation(address, &removed))
+      record_device_free(removed.device->index, address, 0, removed.kind);
     state->content.forget(address, bytes);
     release_range(address, gpu::round_up(bytes, gpu::kAllocationGranularity));
     opened.erase(opened.begin() + static_cast<long>(i));
@@ -152,7 +167,8 @@ VGPU_API cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (!(event->flags & CU_EVENT_INTERPROCESS)) return CUDA_ERROR_INVALID_HANDLE;
-  const EventTicket ticket = {EventTicket::kMagic, getpid(), state->session->start_ns, reinterpret_cast<uint64_t>(event)};
+  const EventTicket ticket = {EventTicket::kMagic, getpid(), state->session->start_ns,
+                              reinterpret_cast<uint64_t>(event)};
   memset(out, 0, sizeof *out);
   memcpy(out->reserved, &ticket, sizeof ticket);
   return CUDA_SUCCESS;
@@ -164,7 +180,8 @@ VGPU_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   EventTicket ticket;
   memcpy(&ticket, handle.reserved, sizeof ticket);
-  if (ticket.magic != EventTicket::kMagic || ticket.session_start_ns != driver()->session->start_ns) return CUDA_ERROR_INVALID_VALUE;
+  if (ticket.magic != EventTicket::kMagic || ticket.session_start_ns != driver()->session->start_ns)
+    return CUDA_ERROR_INVALID_VALUE;
   if (ticket.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   if (!process_lives(ticket.pid)) return CUDA_ERROR_INVALID_VALUE;
   auto* event = new Event;
@@ -176,7 +193,7 @@ VGPU_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   return CUDA_SUCCESS;
 }
 
-// Access between devices -------------------------------------------------------------------------------------------------
+// --- Access between devices ---
 
 VGPU_API cuDeviceCanAccessPeer(int* out, CUdevice handle, CUdevice peer_handle) {
   VGPU_DRIVER(state);
@@ -205,7 +222,8 @@ VGPU_API cuCtxDisablePeerAccess(CUcontext handle) {
   return context->peers.erase(peer) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-VGPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from_handle, CUdevice to_handle) {
+VGPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from_handle,
+                                 CUdevice to_handle) {
   VGPU_DRIVER(state);
   const Device *from = state->device(from_handle), *to = state->device(to_handle);
   if (!from || !to || from == to) return CUDA_ERROR_INVALID_DEVICE;
@@ -222,7 +240,8 @@ VGPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
+VGPU_API cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
+                                          const CUatomicOperation* operations, unsigned int count,
                                           CUdevice from_handle, CUdevice to_handle) {
   VGPU_DRIVER(state);
   const Device *from = state->device(from_handle), *to = state->device(to_handle);
@@ -230,9 +249,10 @@ VGPU_API cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUat
   if (!capabilities || !operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
   const bool native = native_atomics(from, to);
   for (unsigned i = 0; i < count; i++) {
-    if (operations[i] < CU_ATOMIC_OPERATION_INTEGER_ADD || operations[i] >= CU_ATOMIC_OPERATION_MAX) return CUDA_ERROR_INVALID_VALUE;
-    capabilities[i] = native ? CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED | CU_ATOMIC_CAPABILITY_SCALAR_32 |
-                                   CU_ATOMIC_CAPABILITY_SCALAR_64
+    if (operations[i] < CU_ATOMIC_OPERATION_INTEGER_ADD || operations[i] >= CU_ATOMIC_OPERATION_MAX)
+      return CUDA_ERROR_INVALID_VALUE;
+    capabilities[i] = native ? CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
+                                   CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64
                              : 0;
   }
   return CUDA_SUCCESS;

@@ -1,12 +1,13 @@
-// Launches, kernel attributes and occupancy. A kernel does nothing; what matters is what the host may learn of it.
+// Launches, kernel attributes and occupancy. A kernel does nothing; what matters is what the host
+// may learn of it.
 #include <string.h>
 
 #include <utility>
 
 #include "cards/occupancy.h"
+#include "driver/api/module.h"
 #include "driver/graphs/graph.h"
 #include "driver/kernel_time.h"
-#include "driver/api/module.h"
 #include "driver/recording.h"
 #include "driver/state.h"
 
@@ -18,20 +19,24 @@ cards::KernelAttributes attributes_of(Function* function) {
   return cards::resolve(*function->info, function->settings, *function->module->device->card);
 }
 
-// What a kernel that nobody accounts for may have written: everything behind its pointer arguments becomes unknown.
+// What a kernel that nobody accounts for may have written: everything behind its pointer arguments
+// becomes unknown.
 void forget_behind_arguments(const Function& function, void** params, void** extra, bool in_graph) {
   Driver* state = driver();
   auto look_at = [&](uint64_t word) {
     if (!state->is_device_address(word)) return;
-    // PyTorch's blocks share big allocations. What begins at a live block writes that block alone; of a graph's kernels the blocks
-    // may be gone, and others in their place.
-    if (const uint64_t bytes = in_graph ? 0 : torch_blocks().bytes_at(word)) return state->content.forget(word, bytes);
+    // PyTorch's blocks share big allocations. What begins at a live block writes that block alone;
+    // of a graph's kernels the blocks may be gone, and others in their place.
+    if (const uint64_t bytes = in_graph ? 0 : torch_blocks().bytes_at(word))
+      return state->content.forget(word, bytes);
     Allocation allocation;
     if (!find_allocation(word, &allocation)) return;
-    const uint64_t end = allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
+    const uint64_t end =
+        allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
     if (!state->content.any(word, end - word)) return;
     // A place inside a block, as the end of a range is: no further than the block.
-    const auto [begin, bytes] = in_graph ? std::pair<uint64_t, uint64_t>() : torch_blocks().containing(word);
+    const auto [begin, bytes] =
+        in_graph ? std::pair<uint64_t, uint64_t>() : torch_blocks().containing(word);
     state->content.forget(word, (bytes ? begin + bytes : end) - word);
   };
   const unsigned char* packed = nullptr;
@@ -62,14 +67,19 @@ CUresult check_launch(Function* function, const KernelLaunch& launch, const Cont
   uint64_t threads = 1;
   for (int i = 0; i < 3; i++) {
     if (launch.grid[i] == 0 || launch.block[i] == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (launch.grid[i] > static_cast<unsigned>(limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i])) return CUDA_ERROR_INVALID_VALUE;
-    if (launch.block[i] > static_cast<unsigned>(limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i])) return CUDA_ERROR_INVALID_VALUE;
+    if (launch.grid[i] > static_cast<unsigned>(limit[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i]))
+      return CUDA_ERROR_INVALID_VALUE;
+    if (launch.block[i] > static_cast<unsigned>(limit[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i]))
+      return CUDA_ERROR_INVALID_VALUE;
     threads *= launch.block[i];
   }
-  if (threads > static_cast<uint64_t>(limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK])) return CUDA_ERROR_INVALID_VALUE;
+  if (threads > static_cast<uint64_t>(limit[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK]))
+    return CUDA_ERROR_INVALID_VALUE;
   if (launch.shared_bytes > 48u << 10) {
     const cards::KernelAttributes attributes = attributes_of(function);
-    if (launch.shared_bytes > static_cast<unsigned>(std::max(attributes.max_dynamic_shared_bytes, 0))) return CUDA_ERROR_INVALID_VALUE;
+    if (launch.shared_bytes >
+        static_cast<unsigned>(std::max(attributes.max_dynamic_shared_bytes, 0)))
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -80,9 +90,11 @@ CUresult launch(const KernelLaunch& request, CUstream handle) {
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   Stream* stream = to_stream(handle, context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult result = check_launch(function, request, context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_launch(function, request, context); result != CUDA_SUCCESS)
+    return result;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) {
     make_resident(function, context->device);
     return capture_kernel(stream, request);
@@ -100,7 +112,8 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   prepare_launch(function, stream->context->device);
   for (size_t i = 0; i < launch.attribute_count; i++) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN && attribute.value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN &&
+        attribute.value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
       prepare_remote_domain(stream->context->device);
   }
   if ((launch.params || launch.extra) && !accounted_for(function->info->name))
@@ -112,9 +125,10 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
 
 using namespace tonnage::driver;
 
-VGPU_API cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
-                        CUstream stream, void** params, void** extra) {
+VGPU_API cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                        unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                        unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                        void** params, void** extra) {
   KernelLaunch request;
   request.function = function;
   request.grid[0] = grid_x;
@@ -129,7 +143,8 @@ VGPU_API cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   return launch(request, stream);
 }
 
-VGPU_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
+VGPU_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params,
+                          void** extra) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   KernelLaunch request;
   request.function = function;
@@ -145,13 +160,15 @@ VGPU_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   request.attributes = config->attrs;
   request.attribute_count = config->attrs ? config->numAttrs : 0;
   for (size_t i = 0; i < request.attribute_count; i++)
-    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) request.cooperative = config->attrs[i].value.cooperative != 0;
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+      request.cooperative = config->attrs[i].value.cooperative != 0;
   return launch(request, config->hStream);
 }
 
-VGPU_API cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-                                   unsigned int block_x, unsigned int block_y, unsigned int block_z,
-                                   unsigned int shared_bytes, CUstream stream, void** params) {
+VGPU_API cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                                   void** params) {
   VGPU_CONTEXT(context);
   Function* kernel = to_function(function);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
@@ -169,10 +186,13 @@ VGPU_API cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, uns
   // All blocks must be on the card at once.
   int blocks = 0;
   const abi::CardDesc& card = *context->device->card;
-  if (max_active_blocks(card, attributes_of(kernel), static_cast<int>(block_x * block_y * block_z), shared_bytes, &blocks) == 0) {
-    const uint64_t room = static_cast<uint64_t>(blocks) *
-                          static_cast<uint64_t>(card.attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
-    if (static_cast<uint64_t>(grid_x) * grid_y * grid_z > room) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  if (max_active_blocks(card, attributes_of(kernel), static_cast<int>(block_x * block_y * block_z),
+                        shared_bytes, &blocks) == 0) {
+    const uint64_t room =
+        static_cast<uint64_t>(blocks) *
+        static_cast<uint64_t>(card.attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+    if (static_cast<uint64_t>(grid_x) * grid_y * grid_z > room)
+      return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
   return launch(request, stream);
 }
@@ -205,10 +225,12 @@ VGPU_API cuLaunchGridAsync(CUfunction handle, int width, int height, CUstream st
   request.shared_bytes = function->shared_size;
   return launch(request, stream);
 }
-VGPU_API cuLaunchGrid(CUfunction function, int width, int height) { return cuLaunchGridAsync(function, width, height, nullptr); }
+VGPU_API cuLaunchGrid(CUfunction function, int width, int height) {
+  return cuLaunchGridAsync(function, width, height, nullptr);
+}
 VGPU_API cuLaunch(CUfunction function) { return cuLaunchGridAsync(function, 1, 1, nullptr); }
 
-// Attributes -------------------------------------------------------------------------------------------------------------
+// --- Attributes ---
 
 VGPU_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
   VGPU_DRIVER(state);
@@ -216,9 +238,11 @@ VGPU_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(cards::get_kernel_attribute(attributes_of(function), attribute, value));
+  return static_cast<CUresult>(
+      cards::get_kernel_attribute(attributes_of(function), attribute, value));
 }
-VGPU_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
+VGPU_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
+                              CUdevice) {
   return cuFuncGetAttribute(value, attribute, reinterpret_cast<CUfunction>(kernel));
 }
 VGPU_API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
@@ -227,10 +251,11 @@ VGPU_API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, i
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(function->mutex);
-  return static_cast<CUresult>(
-      cards::set_kernel_attribute(*function->info, &function->settings, *function->module->device->card, attribute, value));
+  return static_cast<CUresult>(cards::set_kernel_attribute(
+      *function->info, &function->settings, *function->module->device->card, attribute, value));
 }
-VGPU_API cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice) {
+VGPU_API cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
+                              CUdevice) {
   return cuFuncSetAttribute(reinterpret_cast<CUfunction>(kernel), attribute, value);
 }
 VGPU_API cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
@@ -247,43 +272,51 @@ VGPU_API cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
   return to_function(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// Occupancy --------------------------------------------------------------------------------------------------------------
+// --- Occupancy ---
 
-#define VGPU_FUNCTION(name, handle)                       \
-  VGPU_DRIVER(state_of_##name);                           \
-  (void)state_of_##name;                                  \
-  Function* name = to_function(handle);                   \
-  if (!name) return CUDA_ERROR_INVALID_HANDLE;            \
-  make_resident(name, device_for(name->module));           \
+#define VGPU_FUNCTION(name, handle)              \
+  VGPU_DRIVER(state_of_##name);                  \
+  (void)state_of_##name;                         \
+  Function* name = to_function(handle);          \
+  if (!name) return CUDA_ERROR_INVALID_HANDLE;   \
+  make_resident(name, device_for(name->module)); \
   const abi::CardDesc& card = *device_for(name->module)->card
 
-VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads, size_t shared_bytes) {
+VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads,
+                                                     size_t shared_bytes) {
   VGPU_FUNCTION(function, handle);
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(max_active_blocks(card, attributes_of(function), threads, shared_bytes, blocks));
+  return static_cast<CUresult>(
+      max_active_blocks(card, attributes_of(function), threads, shared_bytes, blocks));
 }
-VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads,
-                                                              size_t shared_bytes, unsigned int flags) {
+VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
+                                                              int threads, size_t shared_bytes,
+                                                              unsigned int flags) {
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
   return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared_bytes);
 }
-VGPU_API cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int threads) {
+VGPU_API cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks,
+                                                 int threads) {
   VGPU_FUNCTION(function, handle);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(available_dynamic_shared(card, attributes_of(function), blocks, threads, bytes));
+  return static_cast<CUresult>(
+      available_dynamic_shared(card, attributes_of(function), blocks, threads, bytes));
 }
-VGPU_API cuOccupancyMaxPotentialBlockSize(int* min_grid, int* threads, CUfunction handle, CUoccupancyB2DSize shared_for_block,
-                                          size_t shared_bytes, int limit) {
+VGPU_API cuOccupancyMaxPotentialBlockSize(int* min_grid, int* threads, CUfunction handle,
+                                          CUoccupancyB2DSize shared_for_block, size_t shared_bytes,
+                                          int limit) {
   VGPU_FUNCTION(function, handle);
   if (!min_grid || !threads) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(
-      max_potential_block_size(card, attributes_of(function), shared_for_block, shared_bytes, limit, min_grid, threads));
+  return static_cast<CUresult>(max_potential_block_size(
+      card, attributes_of(function), shared_for_block, shared_bytes, limit, min_grid, threads));
 }
 VGPU_API cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* threads, CUfunction function,
-                                                   CUoccupancyB2DSize shared_for_block, size_t shared_bytes, int limit,
+                                                   CUoccupancyB2DSize shared_for_block,
+                                                   size_t shared_bytes, int limit,
                                                    unsigned int flags) {
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
-  return cuOccupancyMaxPotentialBlockSize(min_grid, threads, function, shared_for_block, shared_bytes, limit);
+  return cuOccupancyMaxPotentialBlockSize(min_grid, threads, function, shared_for_block,
+                                          shared_bytes, limit);
 }
 
 namespace {
@@ -305,13 +338,17 @@ cards::ClusterLaunch cluster_launch(const CUlaunchConfig* config) {
 
 }  // namespace
 
-VGPU_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
+VGPU_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle,
+                                      const CUlaunchConfig* config) {
   VGPU_FUNCTION(function, handle);
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(cards::max_active_clusters(card, attributes_of(function), cluster_launch(config), clusters));
+  return static_cast<CUresult>(
+      cards::max_active_clusters(card, attributes_of(function), cluster_launch(config), clusters));
 }
-VGPU_API cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
+VGPU_API cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle,
+                                            const CUlaunchConfig* config) {
   VGPU_FUNCTION(function, handle);
   if (!size || !config) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(cards::max_potential_cluster_size(card, attributes_of(function), cluster_launch(config), size));
+  return static_cast<CUresult>(cards::max_potential_cluster_size(card, attributes_of(function),
+                                                                 cluster_launch(config), size));
 }

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 
 #include "driver/graphs/graph.h"
-#include "driver/recording.h"
 #include "driver/pinned_memory.h"
+#include "driver/recording.h"
 #include "driver/small_memory.h"
 #include "driver/state.h"
 
@@ -16,14 +16,16 @@ namespace {
 using abi::DeviceMemoryKind;
 
 // Host memory that the device can reach; really there, since the host uses it.
-CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMemoryKind kind, void** out) {
+CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMemoryKind kind,
+                       void** out) {
   const size_t size = gpu::round_up(bytes, 4096);
   if (size < bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = nullptr;
   if (kind == DeviceMemoryKind::kHostPinned) {
     memory = take_pinned(context->device, bytes);
   } else {
-    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) memory = nullptr;
   }
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -52,7 +54,8 @@ void free_host(const Allocation& allocation) {
 }
 
 CUmemorytype memory_type(const Allocation& allocation) {
-  return allocation.kind == DeviceMemoryKind::kHostPinned || allocation.kind == DeviceMemoryKind::kHostRegistered
+  return allocation.kind == DeviceMemoryKind::kHostPinned ||
+                 allocation.kind == DeviceMemoryKind::kHostRegistered
              ? CU_MEMORYTYPE_HOST
              : CU_MEMORYTYPE_DEVICE;
 }
@@ -78,11 +81,13 @@ VGPU_API cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   return allocate_device_memory(context->device, context, bytes, DeviceMemoryKind::kPlain, out);
 }
 
-VGPU_API cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned int element_bytes) {
+VGPU_API cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height,
+                            unsigned int element_bytes) {
   VGPU_CONTEXT(context);
   (void)context;
   if (!out || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)
+    return CUDA_ERROR_INVALID_VALUE;
   *pitch = gpu::round_up(width, 512);
   return cuMemAlloc_v2(out, *pitch * height);
 }
@@ -124,7 +129,7 @@ VGPU_API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
   return CUDA_SUCCESS;
 }
 
-// Host and managed memory ------------------------------------------------------------------------------------------------
+// --- Host and managed memory ---
 
 VGPU_API cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
   VGPU_CONTEXT(context);
@@ -136,15 +141,17 @@ VGPU_API cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
   }
   return allocate_host(context, bytes, flags, DeviceMemoryKind::kHostPinned, out);
 }
-VGPU_API cuMemAllocHost_v2(void** out, size_t bytes) { return cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE); }
+VGPU_API cuMemAllocHost_v2(void** out, size_t bytes) {
+  return cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE);
+}
 
 VGPU_API cuMemFreeHost(void* pointer) {
   VGPU_DRIVER(state);
   (void)state;
   if (!pointer) return CUDA_SUCCESS;
   Allocation allocation;
-  if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) || allocation.host != pointer ||
-      allocation.kind != DeviceMemoryKind::kHostPinned)
+  if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) ||
+      allocation.host != pointer || allocation.kind != DeviceMemoryKind::kHostPinned)
     return CUDA_ERROR_INVALID_VALUE;
   if (remove_allocation(allocation.address, &allocation)) free_host(allocation);
   return CUDA_SUCCESS;
@@ -154,7 +161,8 @@ VGPU_API cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
   VGPU_CONTEXT(context);
   if (!pointer || bytes == 0 || (flags & ~15u)) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
-  if (find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation))
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   allocation = Allocation();
   allocation.address = reinterpret_cast<uint64_t>(pointer);
   allocation.requested_bytes = bytes;
@@ -175,8 +183,8 @@ VGPU_API cuMemHostUnregister(void* pointer) {
   VGPU_DRIVER(state);
   (void)state;
   Allocation allocation;
-  if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) || allocation.host != pointer ||
-      allocation.kind != DeviceMemoryKind::kHostRegistered)
+  if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) ||
+      allocation.host != pointer || allocation.kind != DeviceMemoryKind::kHostRegistered)
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   if (remove_allocation(allocation.address, &allocation)) free_host(allocation);
   return CUDA_SUCCESS;
@@ -187,7 +195,8 @@ VGPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned 
   (void)state;
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
-  if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) || !allocation.host) return CUDA_ERROR_INVALID_VALUE;
+  if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) || !allocation.host)
+    return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<CUdeviceptr>(pointer);
   return CUDA_SUCCESS;
 }
@@ -196,18 +205,23 @@ VGPU_API cuMemHostGetFlags(unsigned int* flags, void* pointer) {
   VGPU_DRIVER(state);
   (void)state;
   Allocation allocation;
-  if (!flags || !find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) || !allocation.host)
+  if (!flags || !find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) ||
+      !allocation.host)
     return CUDA_ERROR_INVALID_VALUE;
   *flags = allocation.host_flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
 }
 
-// Managed memory lives on the host until something moves it; it never makes a card run out, so it is not on its account.
+// Managed memory lives on the host until something moves it; it never makes a card run out, so it
+// is not on its account.
 VGPU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
   VGPU_CONTEXT(context);
-  if (!out || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE))
+  if (!out || bytes == 0 ||
+      (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+       flags != CU_MEM_ATTACH_SINGLE))
     return CUDA_ERROR_INVALID_VALUE;
-  if (!context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY]) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY])
+    return CUDA_ERROR_NOT_SUPPORTED;
   void* memory = nullptr;
   const CUresult result = allocate_host(context, bytes, flags, DeviceMemoryKind::kManaged, &memory);
   *out = reinterpret_cast<CUdeviceptr>(memory);
@@ -219,7 +233,8 @@ VGPU_API cuMemPrefetchAsync(CUdeviceptr address, size_t, CUdevice, CUstream) {
   Allocation allocation;
   return find_allocation(address, &allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation, unsigned int, CUstream stream) {
+VGPU_API cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation, unsigned int,
+                               CUstream stream) {
   return cuMemPrefetchAsync(address, bytes, 0, stream);
 }
 VGPU_API cuMemAdvise(CUdeviceptr address, size_t, CUmem_advise, CUdevice) {
@@ -231,60 +246,94 @@ VGPU_API cuMemAdvise(CUdeviceptr address, size_t, CUmem_advise, CUdevice) {
 VGPU_API cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation) {
   return cuMemAdvise(address, bytes, advice, 0);
 }
-VGPU_API cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute, CUdeviceptr address, size_t) {
+VGPU_API cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute,
+                                CUdeviceptr address, size_t) {
   VGPU_DRIVER(state);
   (void)state;
   Allocation allocation;
-  if (!data || !find_allocation(address, &allocation) || allocation.kind != DeviceMemoryKind::kManaged)
+  if (!data || !find_allocation(address, &allocation) ||
+      allocation.kind != DeviceMemoryKind::kManaged)
     return CUDA_ERROR_INVALID_VALUE;
   memset(data, 0, data_bytes);
   return CUDA_SUCCESS;
 }
 
-// What a pointer is ------------------------------------------------------------------------------------------------------
+// --- What a pointer is ---
 
 namespace {
 
 // One attribute of a known allocation; false: unknown attribute.
-bool write_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer, const Allocation& allocation) {
+bool write_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer,
+                     const Allocation& allocation) {
   const bool on_device = memory_type(allocation) == CU_MEMORYTYPE_DEVICE;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<CUcontext*>(data) = to_handle(allocation.context); return true;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(data) = memory_type(allocation); return true;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *static_cast<CUdeviceptr*>(data) = pointer; return true;
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = to_handle(allocation.context);
+      return true;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) = memory_type(allocation);
+      return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = pointer;
+      return true;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       *static_cast<void**>(data) = allocation.host ? reinterpret_cast<void*>(pointer) : nullptr;
       return true;  // (cuPointerGetAttribute alone refuses it for device memory)
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS)); return true;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
+      return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *static_cast<unsigned*>(data) = 0; return true;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(data) = allocation.buffer_id; return true;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(data) = allocation.kind == DeviceMemoryKind::kManaged; return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *static_cast<unsigned long long*>(data) = allocation.buffer_id;
+      return true;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<unsigned*>(data) = allocation.kind == DeviceMemoryKind::kManaged;
+      return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      *static_cast<int*>(data) = allocation.device      ? allocation.device->index
-                                 : allocation.context   ? allocation.context->device->index
-                                                        : 0;
+      *static_cast<int*>(data) = allocation.device    ? allocation.device->index
+                                 : allocation.context ? allocation.context->device->index
+                                                      : 0;
       return true;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       *static_cast<unsigned*>(data) = on_device && allocation.kind == DeviceMemoryKind::kPlain;
       return true;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(data) = allocation.address; return true;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(data) = allocation.requested_bytes; return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = allocation.address;
+      return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = allocation.requested_bytes;
+      return true;
     case CU_POINTER_ATTRIBUTE_MAPPED: *static_cast<unsigned*>(data) = 1; return true;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *static_cast<unsigned long long*>(data) = 0; return true;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *static_cast<unsigned*>(data) = on_device; return true;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<unsigned long long*>(data) = 0;
+      return true;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      *static_cast<unsigned*>(data) = on_device;
+      return true;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       *static_cast<unsigned*>(data) = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
       return true;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *static_cast<CUmemoryPool*>(data) = allocation.pool; return true;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *static_cast<size_t*>(data) = allocation.requested_bytes; return true;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *static_cast<CUdeviceptr*>(data) = allocation.address; return true;
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *static_cast<unsigned long long*>(data) = allocation.buffer_id; return true;
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *static_cast<unsigned*>(data) = 0; return true;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      *static_cast<CUmemoryPool*>(data) = allocation.pool;
+      return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      *static_cast<size_t*>(data) = allocation.requested_bytes;
+      return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      *static_cast<CUdeviceptr*>(data) = allocation.address;
+      return true;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      *static_cast<unsigned long long*>(data) = allocation.buffer_id;
+      return true;
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      *static_cast<unsigned*>(data) = 0;
+      return true;
     default: return false;
   }
 }
 
-// How cuPointerGetAttributes answers for memory that the driver does not know: zeros, and -2 for the device.
+// How cuPointerGetAttributes answers for memory that the driver does not know: zeros, and -2 for
+// the device.
 void write_unknown(void* data, CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -296,7 +345,9 @@ void write_unknown(void* data, CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *static_cast<unsigned*>(data) = 0; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = -2; break;
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS)); break;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
+      break;
     default: memset(data, 0, 8); break;
   }
 }
@@ -309,11 +360,14 @@ VGPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (!find_allocation(pointer, &allocation)) return CUDA_ERROR_INVALID_VALUE;
-  if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !allocation.host) return CUDA_ERROR_INVALID_VALUE;
-  return write_attribute(data, attribute, pointer, allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !allocation.host)
+    return CUDA_ERROR_INVALID_VALUE;
+  return write_attribute(data, attribute, pointer, allocation) ? CUDA_SUCCESS
+                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 
-VGPU_API cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
+VGPU_API cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr pointer) {
   VGPU_DRIVER(state);
   (void)state;
   if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
@@ -328,11 +382,13 @@ VGPU_API cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+VGPU_API cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
+                               CUdeviceptr pointer) {
   VGPU_DRIVER(state);
   (void)state;
   Allocation allocation;
-  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !find_allocation(pointer, &allocation))
+  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
+      !find_allocation(pointer, &allocation))
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }

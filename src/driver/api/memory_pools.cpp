@@ -1,7 +1,8 @@
 // Stream-ordered memory: pools and allocation from them.
 //
-// Work is done at once, so a free is complete as soon as it is asked for: with the reuse policies that are on by default a
-// real driver can also use such memory again in any stream. Source: CUDA driver API manual, "Stream Ordered Memory Allocator".
+// Work is done at once, so a free is complete as soon as it is asked for: with the reuse policies
+// that are on by default a real driver can also use such memory again in any stream. Source: CUDA
+// driver API manual, "Stream Ordered Memory Allocator".
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -67,7 +68,9 @@ void drop_if_done(MemoryPool* pool) {
 }
 
 CUresult supported(const Device* device) {
-  return device->card->attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  return device->card->attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED]
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 // The device that a location names. Pools of host and managed memory are not there.
@@ -75,7 +78,8 @@ CUresult device_of(const CUmemLocation* location, CUmemAllocationType type, Devi
   if (!location) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
   if (type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  if (location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
+  if (location->type == CU_MEM_LOCATION_TYPE_HOST ||
+      location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA)
     return CUDA_ERROR_NOT_SUPPORTED;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   *out = driver()->device(location->id);
@@ -94,7 +98,8 @@ void know_allocation(uint64_t address, uint64_t bytes, Device* device, MemoryPoo
 }
 
 // Pool null: the current one of the stream's device.
-CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from_current, CUstream stream_handle) {
+CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from_current,
+                  CUstream stream_handle) {
   VGPU_CONTEXT(context);
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Stream* stream = to_stream(stream_handle, context);
@@ -106,7 +111,8 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from
   Device* device = stream->context->device;
   if (const CUresult result = supported(device); result != CUDA_SUCCESS) return result;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   CUmemPoolProps props;
   {
     std::lock_guard lock(pools().mutex);
@@ -123,7 +129,8 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from
         if (given) result = pool->allocate(bytes, &address);
       }
       if (result != CUDA_SUCCESS) {
-        record_device_oom(pool->device->index, bytes, driver()->account.free(pool->device->physical));
+        record_device_oom(pool->device->index, bytes,
+                          driver()->account.free(pool->device->physical));
         return result;
       }
       know_allocation(address, bytes, pool->device, pool);
@@ -150,7 +157,8 @@ namespace {
 CUresult release_block(CUdeviceptr address, bool wait) {
   Allocation allocation;
   std::lock_guard lock(pools().mutex);
-  if (!find_allocation(address, &allocation) || allocation.address != address || !allocation.pool) return CUDA_ERROR_INVALID_VALUE;
+  if (!find_allocation(address, &allocation) || allocation.address != address || !allocation.pool)
+    return CUDA_ERROR_INVALID_VALUE;
   MemoryPool* pool = to_pool(allocation.pool);
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   remove_allocation(address, &allocation);
@@ -168,14 +176,17 @@ CUresult release_block(CUdeviceptr address, bool wait) {
 
 }  // namespace
 
-// cuMemFree waits for the device, which is when pools give back what they hold beyond their threshold.
+// cuMemFree waits for the device, which is when pools give back what they hold beyond their
+// threshold.
 CUresult free_pool_memory(CUdeviceptr address) { return release_block(address, true); }
 
 void pools_on_synchronise(Context* context) {
   Pools& all = pools();
   std::lock_guard lock(all.mutex);
   for (auto& [key, pool] : all.live) {
-    if (pool->imported || (context && pool->device != context->device) || pool->reserved <= pool->release_threshold) continue;
+    if (pool->imported || (context && pool->device != context->device) ||
+        pool->reserved <= pool->release_threshold)
+      continue;
     pool->trim(pool->release_threshold);
   }
 }
@@ -190,10 +201,13 @@ void pools_release_unused(Device* device) {
 
 using namespace tonnage::driver;
 
-// Allocation -------------------------------------------------------------------------------------------------------------
+// --- Allocation ---
 
-VGPU_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) { return allocate(out, bytes, nullptr, true, stream); }
-VGPU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+VGPU_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return allocate(out, bytes, nullptr, true, stream);
+}
+VGPU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
   return allocate(out, bytes, pool, false, stream);
 }
 
@@ -203,23 +217,28 @@ VGPU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (address == 0) return CUDA_SUCCESS;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) return capture_mem_free(stream, address);
   if (free_graph_memory(address)) return CUDA_SUCCESS;
   return release_block(address, false);
 }
 
-// Pools ------------------------------------------------------------------------------------------------------------------
+// --- Pools ---
 
 VGPU_API cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   VGPU_DRIVER(state);
   (void)state;
   if (!out || !props) return CUDA_ERROR_INVALID_VALUE;
   Device* device = nullptr;
-  if (const CUresult result = device_of(&props->location, props->allocType, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = device_of(&props->location, props->allocType, &device);
+      result != CUDA_SUCCESS)
+    return result;
   const unsigned types = props->handleTypes;
-  if (types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (types & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;  // as without an IMEX channel
+  if (types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (types & CU_MEM_HANDLE_TYPE_FABRIC)
+    return CUDA_ERROR_NOT_PERMITTED;  // as without an IMEX channel
   if (types & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) return CUDA_ERROR_INVALID_VALUE;
   auto pool = std::make_unique<MemoryPool>();
   pool->device = device;
@@ -235,7 +254,8 @@ VGPU_API cuMemPoolDestroy(CUmemoryPool handle) {
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!pool || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
-  if (pool->device->current_pool == handle) pool->device->current_pool = to_handle(default_pool(pool->device));
+  if (pool->device->current_pool == handle)
+    pool->device->current_pool = to_handle(default_pool(pool->device));
   pool->destroyed = true;
   drop_if_done(pool);
   return CUDA_SUCCESS;
@@ -258,10 +278,18 @@ VGPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   MemoryPool* pool = to_living_pool(handle);
   if (!pool || !value || pool->imported) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: pool->reuse_follow_events = *static_cast<int*>(value) != 0; break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: pool->reuse_opportunistic = *static_cast<int*>(value) != 0; break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse_internal = *static_cast<int*>(value) != 0; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold = *static_cast<cuuint64_t*>(value); break;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      pool->reuse_follow_events = *static_cast<int*>(value) != 0;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      pool->reuse_opportunistic = *static_cast<int*>(value) != 0;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      pool->reuse_internal = *static_cast<int*>(value) != 0;
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->release_threshold = *static_cast<cuuint64_t*>(value);
+      break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
       pool->reserved_high = pool->reserved;
@@ -282,12 +310,24 @@ VGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   const MemoryPool* pool = to_living_pool(handle);
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: *static_cast<int*>(value) = pool->reuse_follow_events; break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: *static_cast<int*>(value) = pool->reuse_opportunistic; break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = pool->reuse_internal; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = pool->release_threshold; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool->reserved; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool->reserved_high; break;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      *static_cast<int*>(value) = pool->reuse_follow_events;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      *static_cast<int*>(value) = pool->reuse_opportunistic;
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(value) = pool->reuse_internal;
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *static_cast<cuuint64_t*>(value) = pool->release_threshold;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = pool->reserved;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = pool->reserved_high;
+      break;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool->used; break;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool->used_high; break;
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -305,39 +345,48 @@ VGPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
     if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     Device* device = state->device(wanted.location.id);
     if (!device) return CUDA_ERROR_INVALID_DEVICE;
-    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
       return CUDA_ERROR_INVALID_VALUE;
     // A device can always reach its own pool.
-    if (device == pool->device && wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_INVALID_VALUE;
+    if (device == pool->device && wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      return CUDA_ERROR_INVALID_VALUE;
     int can = device == pool->device;
-    if (!can && cuDeviceCanAccessPeer(&can, device->index, pool->device->index) == CUDA_SUCCESS && !can)
+    if (!can && cuDeviceCanAccessPeer(&can, device->index, pool->device->index) == CUDA_SUCCESS &&
+        !can)
       return CUDA_ERROR_INVALID_DEVICE;
   }
   for (size_t i = 0; i < count; i++) pool->access[map[i].location.id] = map[i].flags;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+VGPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
+                            CUmemLocation* location) {
   VGPU_DRIVER(state);
   std::lock_guard lock(pools().mutex);
   const MemoryPool* pool = to_living_pool(handle);
-  if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
   const Device* device = state->device(location->id);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   const auto it = pool->access.find(device->index);
-  if (device == pool->device) *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  else *flags = it == pool->access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : it->second;
+  if (device == pool->device)
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  else
+    *flags = it == pool->access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : it->second;
   return CUDA_SUCCESS;
 }
 
-// Which pool a device allocates from -------------------------------------------------------------------------------------
+// --- Which pool a device allocates from ---
 
-VGPU_API cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+VGPU_API cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location,
+                                CUmemAllocationType type) {
   VGPU_DRIVER(state);
   (void)state;
   Device* device = nullptr;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
+    return result;
   std::lock_guard lock(pools().mutex);
   *out = to_handle(default_pool(device));
   return CUDA_SUCCESS;
@@ -347,7 +396,8 @@ VGPU_API cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAlloca
   (void)state;
   Device* device = nullptr;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
+    return result;
   std::lock_guard lock(pools().mutex);
   *out = to_handle(current_pool(device));
   return CUDA_SUCCESS;
@@ -356,7 +406,8 @@ VGPU_API cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
   VGPU_DRIVER(state);
   (void)state;
   Device* device = nullptr;
-  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
+    return result;
   std::lock_guard lock(pools().mutex);
   const MemoryPool* pool = to_living_pool(handle);
   if (!pool || pool->imported || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
@@ -377,14 +428,17 @@ VGPU_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   return cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
 }
 
-// Sharing ----------------------------------------------------------------------------------------------------------------
+// --- Sharing ---
 
-VGPU_API cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type, unsigned long long flags) {
+VGPU_API cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle,
+                                          CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
   VGPU_DRIVER(state);
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!out || !pool || flags || pool->imported) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->props.handleTypes & type)) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->props.handleTypes & type))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!pool->shared) {
     pool->shared = make_shared_block(SharedBlock::kPool, &pool->fd);
     if (!pool->shared) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -398,7 +452,8 @@ VGPU_API cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemA
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle, CUmemAllocationHandleType type,
+VGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle,
+                                            CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   VGPU_DRIVER(state);
   (void)state;
@@ -406,7 +461,8 @@ VGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle, CUm
   if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   auto pool = std::make_unique<MemoryPool>();
-  pool->shared = open_shared_block(SharedBlock::kPool, static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+  pool->shared =
+      open_shared_block(SharedBlock::kPool, static_cast<int>(reinterpret_cast<intptr_t>(handle)));
   if (!pool->shared) return CUDA_ERROR_INVALID_VALUE;
   pool->device = device_at(pool->shared->physical);
   if (!pool->device) {
@@ -425,17 +481,20 @@ VGPU_API cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address
   VGPU_DRIVER(state);
   (void)state;
   Allocation allocation;
-  if (!out || !find_allocation(address, &allocation) || allocation.address != address) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !find_allocation(address, &allocation) || allocation.address != address)
+    return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pools().mutex);
   const MemoryPool* pool = to_living_pool(allocation.pool);
   if (!pool || pool->imported || !pool->shared) return CUDA_ERROR_INVALID_VALUE;
-  const PointerData data = {PointerData::kMagic, getpid(), pool->shared->id, address, allocation.requested_bytes};
+  const PointerData data = {PointerData::kMagic, getpid(), pool->shared->id, address,
+                            allocation.requested_bytes};
   memset(out, 0, sizeof *out);
   memcpy(out->reserved, &data, sizeof data);
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, CUmemPoolPtrExportData* share) {
+VGPU_API cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle,
+                                CUmemPoolPtrExportData* share) {
   VGPU_DRIVER(state);
   (void)state;
   std::lock_guard lock(pools().mutex);
@@ -443,8 +502,8 @@ VGPU_API cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, CUmemPool
   if (!out || !share || !pool || !pool->imported) return CUDA_ERROR_INVALID_VALUE;
   PointerData data;
   memcpy(&data, share->reserved, sizeof data);
-  if (data.magic != PointerData::kMagic || data.pid != pool->shared->owner_pid || data.pool_id != pool->shared->id ||
-      data.bytes == 0 || data.bytes > (1ull << 50))
+  if (data.magic != PointerData::kMagic || data.pid != pool->shared->owner_pid ||
+      data.pool_id != pool->shared->id || data.bytes == 0 || data.bytes > (1ull << 50))
     return CUDA_ERROR_INVALID_VALUE;
   const uint64_t address = reserve_range(gpu::round_up(data.bytes, gpu::kAllocationGranularity));
   if (!address) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -17,7 +17,8 @@ Module* make_module(const void* data, Context* context, Device* device, image::K
   module->context = context;
   module->device = device;
   int status = 0;
-  module->image = image::Module::open(data, device->card->cc_major, device->card->cc_minor, &status, keep);
+  module->image =
+      image::Module::open(data, device->card->cc_major, device->card->cc_minor, &status, keep);
   module->open_status = module->image ? 0 : status;
   return module;
 }
@@ -27,7 +28,8 @@ std::vector<char> read_file(const char* path) {
   FILE* file = fopen(path, "rbe");
   if (!file) return bytes;
   char buffer[65536];
-  for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;) bytes.insert(bytes.end(), buffer, buffer + n);
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;)
+    bytes.insert(bytes.end(), buffer, buffer + n);
   fclose(file);
   bytes.push_back(0);  // PTX text ends in NUL
   return bytes;
@@ -49,7 +51,8 @@ Device* device_for(const Module* module) {
   return context ? context->device : module->device;
 }
 
-CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address, size_t* bytes) {
+CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address,
+                       size_t* bytes) {
   if (!module->image) return static_cast<CUresult>(module->open_status);
   std::lock_guard lock(module->mutex);
   auto known = module->variables.find({device, name});
@@ -59,7 +62,8 @@ CUresult find_variable(Module* module, Device* device, const char* name, CUdevic
     Module::Variable variable;
     variable.bytes = global->size_bytes;
     Context* context = module->context ? module->context : current_context();
-    if (const CUresult result = place_variable(context, device, global->size_bytes, &variable.address);
+    if (const CUresult result =
+            place_variable(context, device, global->size_bytes, &variable.address);
         result != CUDA_SUCCESS)
       return result;
     // Static initial values are not read; PyTorch and the libraries only write theirs.
@@ -77,7 +81,8 @@ Module* to_module(const void* handle) {
 Function* to_function(const void* handle) {
   auto* function = static_cast<Function*>(const_cast<void*>(handle));
   if (!function) return nullptr;
-  if (function->magic == kFunctionNodeMagic) function = static_cast<const FunctionNode*>(handle)->function;
+  if (function->magic == kFunctionNodeMagic)
+    function = static_cast<const FunctionNode*>(handle)->function;
   return function->magic == kFunctionMagic ? function : nullptr;
 }
 
@@ -118,10 +123,13 @@ CUresult find_kernel(Module* module, const char* name, Function** out) {
 using namespace tonnage::driver;
 
 VGPU_API cuModuleLoadData(CUmodule* out, const void* image) { return load_module(image, out); }
-VGPU_API cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count, CUjit_option* options, void** values) {
+VGPU_API cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count,
+                            CUjit_option* options, void** values) {
   // What a JIT compiler would report: nothing.
   for (unsigned i = 0; i < count && options && values; i++)
-    if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES || options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) values[i] = nullptr;
+    if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
+        options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+      values[i] = nullptr;
   return load_module(image, out);
 }
 VGPU_API cuModuleLoadFatBinary(CUmodule* out, const void* image) { return load_module(image, out); }
@@ -164,8 +172,8 @@ static CUresult handle_of_kernel(const void* handle, const char* name, Handle* o
   *out = reinterpret_cast<Handle>(function);
   return result;
 }
-// Lazy loading ends where a function's handle is asked for, whether it is ever launched or not (seen on an H200); that of a
-// library's kernel does not count.
+// Lazy loading ends where a function's handle is asked for, whether it is ever launched or not
+// (seen on an H200); that of a library's kernel does not count.
 VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   const CUresult result = handle_of_kernel(handle, name, out);
   if (result == CUDA_SUCCESS) make_resident(to_function(*out), device_for(to_module(handle)));
@@ -197,7 +205,8 @@ VGPU_API cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count, C
   }
   return CUDA_SUCCESS;
 }
-VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle, const char* name) {
+VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,
+                              const char* name) {
   VGPU_CONTEXT(context);
   (void)context;
   Module* module = to_module(handle);
@@ -206,10 +215,10 @@ VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
   return find_variable(module, device_for(module), name, address, bytes);
 }
 
-// Libraries --------------------------------------------------------------------------------------------------------------
+// --- Libraries ---
 
-VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned int, CUlibraryOption* options,
-                           void** values, unsigned int option_count) {
+VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned int,
+                           CUlibraryOption* options, void** values, unsigned int option_count) {
   VGPU_DRIVER(state);
   if (!out || !code) return CUDA_ERROR_INVALID_VALUE;
   image::Keep keep = image::Keep::kGuess;
@@ -219,7 +228,8 @@ VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void
   Device* device = context ? context->device : state->devices[0].get();
   Module* module = make_module(code, nullptr, device, keep);
   module->is_library = true;
-  // A library whose code does not fit the device loads all the same; what is asked of it then fails. Garbage fails at once.
+  // A library whose code does not fit the device loads all the same; what is asked of it then
+  // fails. Garbage fails at once.
   if (!module->image && module->open_status != CUDA_ERROR_NO_BINARY_FOR_GPU) {
     const int status = module->open_status;
     delete module;
@@ -228,12 +238,14 @@ VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void
   *out = reinterpret_cast<CUlibrary>(module);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* jit_options, void** jit_values,
-                               unsigned int jit_count, CUlibraryOption*, void**, unsigned int) {
+VGPU_API cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* jit_options,
+                               void** jit_values, unsigned int jit_count, CUlibraryOption*, void**,
+                               unsigned int) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   const std::vector<char> bytes = read_file(path);
   if (bytes.size() <= 1) return CUDA_ERROR_FILE_NOT_FOUND;
-  return cuLibraryLoadData(out, bytes.data(), jit_options, jit_values, jit_count, nullptr, nullptr, 0);
+  return cuLibraryLoadData(out, bytes.data(), jit_options, jit_values, jit_count, nullptr, nullptr,
+                           0);
 }
 VGPU_API cuLibraryUnload(CUlibrary handle) {
   VGPU_DRIVER(state);
@@ -248,7 +260,8 @@ VGPU_API cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
   return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(handle));
 }
 VGPU_API cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count, CUlibrary handle) {
-  return cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(kernels), count, reinterpret_cast<CUmodule>(handle));
+  return cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(kernels), count,
+                                    reinterpret_cast<CUmodule>(handle));
 }
 VGPU_API cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
   VGPU_CONTEXT(context);
@@ -260,7 +273,8 @@ VGPU_API cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
   *out = reinterpret_cast<CUmodule>(module);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
+VGPU_API cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle,
+                            const char* name) {
   return cuModuleGetGlobal_v2(address, bytes, reinterpret_cast<CUmodule>(handle), name);
 }
 VGPU_API cuLibraryGetManaged(CUdeviceptr*, size_t*, CUlibrary handle, const char* name) {
@@ -273,7 +287,7 @@ VGPU_API cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
   return to_module(handle) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// Kernels ----------------------------------------------------------------------------------------------------------------
+// --- Kernels ---
 
 VGPU_API cuKernelGetFunction(CUfunction* out, CUkernel handle) {
   VGPU_CONTEXT(context);
@@ -302,7 +316,9 @@ VGPU_API cuFuncGetName(const char** name, CUfunction handle) {
   *name = function->name;
   return CUDA_SUCCESS;
 }
-VGPU_API cuKernelGetName(const char** name, CUkernel handle) { return cuFuncGetName(name, reinterpret_cast<CUfunction>(handle)); }
+VGPU_API cuKernelGetName(const char** name, CUkernel handle) {
+  return cuFuncGetName(name, reinterpret_cast<CUfunction>(handle));
+}
 VGPU_API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* size) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
@@ -318,7 +334,9 @@ VGPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  *state = (function->resident.load() >> device_for(function->module)->index & 1) ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
+  *state = (function->resident.load() >> device_for(function->module)->index & 1)
+               ? CU_FUNCTION_LOADING_STATE_LOADED
+               : CU_FUNCTION_LOADING_STATE_UNLOADED;
   return CUDA_SUCCESS;
 }
 VGPU_API cuFuncLoad(CUfunction handle) {

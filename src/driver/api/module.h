@@ -15,7 +15,8 @@
 
 namespace tonnage::driver {
 
-inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656, kFunctionNodeMagic = 0x646f4e56;
+inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656,
+                          kFunctionNodeMagic = 0x646f4e56;
 
 // How long a kernel takes on the virtual clock: what its name tells (kernel_time.h).
 enum class KernelSpeed : uint8_t { kNotLooked, kOrdinary, kUnalignedProduct };
@@ -24,20 +25,22 @@ enum class KernelSpeed : uint8_t { kNotLooked, kOrdinary, kUnalignedProduct };
 struct Function {
   uint32_t magic = kFunctionMagic;
   struct Module* module = nullptr;
-  const image::KernelInfo* info = nullptr;  // for the device of the module; lives as long as the module
-  const char* name = "";                    // NUL-terminated, owned by the module
-  std::atomic<uint32_t> resident{0};        // by device, a bit each: its code is on the card's account
+  const image::KernelInfo* info =
+      nullptr;                        // for the device of the module; lives as long as the module
+  const char* name = "";              // NUL-terminated, owned by the module
+  std::atomic<uint32_t> resident{0};  // by device, a bit each: its code is on the card's account
   std::atomic<uint32_t> launched{0};
   std::atomic<KernelSpeed> speed{KernelSpeed::kNotLooked};
-  std::mutex mutex;                         // settings
+  std::mutex mutex;  // settings
   cards::KernelSettings settings;
   // cuFuncSetBlockShape and cuParamSet* of the oldest interface.
   unsigned block_shape[3] = {1, 1, 1};
   unsigned shared_size = 0;
 };
 
-// A kernel as the visitors of the private module table get it. They also look at, and write into, the object behind the handle
-// (a real driver's is some kilobytes long), so they get one with room of its own instead of a Function.
+// A kernel as the visitors of the private module table get it. They also look at, and write into,
+// the object behind the handle (a real driver's is some kilobytes long), so they get one with room
+// of its own instead of a Function.
 struct FunctionNode {
   uint32_t magic = kFunctionNodeMagic;
   uint32_t unused = 0;
@@ -45,13 +48,14 @@ struct FunctionNode {
   Function* function = nullptr;
 };
 
-// A loaded image: CUmodule and CUlibrary alike (a library's modules are made from it on demand; here they are one).
+// A loaded image: CUmodule and CUlibrary alike (a library's modules are made from it on demand;
+// here they are one).
 struct Module {
   uint32_t magic = kModuleMagic;
   Context* context = nullptr;  // null: a library, not bound to a context
   Device* device = nullptr;    // whose code was chosen
   std::unique_ptr<image::Module> image;
-  int open_status = 0;         // why `image` is null: reported when something in it is first needed
+  int open_status = 0;  // why `image` is null: reported when something in it is first needed
   bool is_library = false;
   std::mutex mutex;
   std::unordered_map<std::string, std::unique_ptr<Function>> functions;
@@ -60,11 +64,13 @@ struct Module {
     CUdeviceptr address = 0;
     size_t bytes = 0;
   };
-  std::map<std::pair<Device*, std::string>, Variable> variables;  // a library has its own on each device
+  std::map<std::pair<Device*, std::string>, Variable>
+      variables;                      // a library has its own on each device
   std::atomic<uint32_t> has_come{0};  // by device, a bit each: what comes with the first kernel
 };
 
-// For the runtime's private tables: a module of the current context from a wrapper, fat binary, cubin or PTX.
+// For the runtime's private tables: a module of the current context from a wrapper, fat binary,
+// cubin or PTX.
 CUresult load_module(const void* image, CUmodule* out);
 
 Module* to_module(const void* handle);      // a CUmodule or CUlibrary; null if it is neither
@@ -73,20 +79,24 @@ Function* to_function(const void* handle);  // a CUfunction or CUkernel; null if
 // The kernel by name; CUDA_ERROR_NOT_FOUND, or why the image cannot be used on this device.
 CUresult find_kernel(Module* module, const char* name, Function** out);
 
-// Where a module's variable lies on a device: taken from the card once, when it is first asked for or the module's first kernel
-// is launched.
-CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address, size_t* bytes);
+// Where a module's variable lies on a device: taken from the card once, when it is first asked for
+// or the module's first kernel is launched.
+CUresult find_variable(Module* module, Device* device, const char* name, CUdeviceptr* address,
+                       size_t* bytes);
 
-// The kernel's code comes to its card (lazy loading), which is charged as modelled memory: when a handle for launches, its
-// occupancy or its first launch is asked for. Seen on an H200: a kernel's name in a library does not bring it. A library's kernels
-// come to every device that uses them.
+// The kernel's code comes to its card (lazy loading), which is charged as modelled memory: when a
+// handle for launches, its occupancy or its first launch is asked for. Seen on an H200: a kernel's
+// name in a library does not bring it. A library's kernels come to every device that uses them.
 void make_resident(Function* function, Device* device);
-// Before a launch; the first one also brings what kernels need to run: local memory, room for printf and malloc.
+// Before a launch; the first one also brings what kernels need to run: local memory, room for
+// printf and malloc.
 void prepare_launch(Function* function, Device* device);
-// Before a launch whose writes go to other cards' memory (NCCL's on Hopper and later): the first takes a granule. Seen on an H200 with
-// NCCL's first launch; that it is the domain is concluded from what else such launches have in common with others, which take none.
+// Before a launch whose writes go to other cards' memory (NCCL's on Hopper and later): the first
+// takes a granule. Seen on an H200 with NCCL's first launch; that it is the domain is concluded
+// from what else such launches have in common with others, which take none.
 void prepare_remote_domain(Device* device);
-// The device on which a kernel or variable is asked for: a module's own; of a library, that of the current context.
+// The device on which a kernel or variable is asked for: a module's own; of a library, that of the
+// current context.
 Device* device_for(const Module* module);
 
 }  // namespace tonnage::driver

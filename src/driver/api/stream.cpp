@@ -8,14 +8,15 @@
 
 using namespace tonnage::driver;
 
-#define VGPU_STREAM(name, handle)                                             \
-  VGPU_CONTEXT(context_of_##name);                                            \
-  Stream* name = to_stream(handle, context_of_##name);                        \
+#define VGPU_STREAM(name, handle)                      \
+  VGPU_CONTEXT(context_of_##name);                     \
+  Stream* name = to_stream(handle, context_of_##name); \
   if (!name) return CUDA_ERROR_INVALID_HANDLE
 
 VGPU_API cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
   VGPU_CONTEXT(context);
-  if (!out || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING))) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)))
+    return CUDA_ERROR_INVALID_VALUE;
   auto* stream = new Stream;
   stream->context = context;
   stream->flags = flags;
@@ -30,11 +31,14 @@ VGPU_API cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int prior
   *out = to_handle(stream);
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamCreate(CUstream* out, unsigned int flags) { return cuStreamCreateWithPriority(out, flags, 0); }
+VGPU_API cuStreamCreate(CUstream* out, unsigned int flags) {
+  return cuStreamCreateWithPriority(out, flags, 0);
+}
 
 VGPU_API cuStreamDestroy_v2(CUstream handle) {
   VGPU_DRIVER(state);
-  if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+  if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+    return CUDA_ERROR_INVALID_HANDLE;
   auto* stream = reinterpret_cast<Stream*>(handle);
   if (stream->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
   capture_stream_destroyed(stream);
@@ -110,21 +114,25 @@ VGPU_API cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstrea
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   memset(value, 0, sizeof *value);
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = stream->priority;
-  if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value->syncPolicy = CU_SYNC_POLICY_AUTO;
+  if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY)
+    value->syncPolicy = CU_SYNC_POLICY_AUTO;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+VGPU_API cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
+                              const CUstreamAttrValue* value) {
   VGPU_STREAM(stream, handle);
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) stream->priority = value->priority;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data, unsigned int flags) {
+VGPU_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data,
+                             unsigned int flags) {
   VGPU_STREAM(stream, handle);
   if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   callback(handle, CUDA_SUCCESS, data);
   return CUDA_SUCCESS;
@@ -133,15 +141,17 @@ VGPU_API cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   VGPU_STREAM(stream, handle);
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) return capture_host(stream, function, data);
   advance(stream);
   function(data);
   return CUDA_SUCCESS;
 }
 
-// Memory operations on streams: writes take effect (they are small and exact), waits are already met since work is done at
-// once; a wait on something that nobody will write cannot be told apart from one that somebody will.
+// Memory operations on streams: writes take effect (they are small and exact), waits are already
+// met since work is done at once; a wait on something that nobody will write cannot be told apart
+// from one that somebody will.
 namespace {
 CUresult write_value(CUstream handle, CUdeviceptr address, const void* value, size_t n) {
   VGPU_STREAM(stream, handle);
@@ -160,52 +170,72 @@ CUresult wait_value(CUstream handle) {
   return CUDA_SUCCESS;
 }
 }  // namespace
-VGPU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int) {
+VGPU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                                 unsigned int) {
   return write_value(stream, address, &value, 4);
 }
-VGPU_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int) {
+VGPU_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
+                                 unsigned int) {
   return write_value(stream, address, &value, 8);
 }
-VGPU_API cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int) {
+VGPU_API cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                              unsigned int) {
   return write_value(stream, address, &value, 4);
 }
-VGPU_API cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int) {
+VGPU_API cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
+                              unsigned int) {
   return write_value(stream, address, &value, 8);
 }
-VGPU_API cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t, unsigned int) { return wait_value(stream); }
-VGPU_API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr, cuuint64_t, unsigned int) { return wait_value(stream); }
-VGPU_API cuStreamWaitValue32(CUstream stream, CUdeviceptr, cuuint32_t, unsigned int) { return wait_value(stream); }
-VGPU_API cuStreamWaitValue64(CUstream stream, CUdeviceptr, cuuint64_t, unsigned int) { return wait_value(stream); }
-VGPU_API cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+VGPU_API cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t, unsigned int) {
+  return wait_value(stream);
+}
+VGPU_API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr, cuuint64_t, unsigned int) {
+  return wait_value(stream);
+}
+VGPU_API cuStreamWaitValue32(CUstream stream, CUdeviceptr, cuuint32_t, unsigned int) {
+  return wait_value(stream);
+}
+VGPU_API cuStreamWaitValue64(CUstream stream, CUdeviceptr, cuuint64_t, unsigned int) {
+  return wait_value(stream);
+}
+VGPU_API cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+                               CUstreamBatchMemOpParams* operations, unsigned int flags) {
   if (count && !operations) return CUDA_ERROR_INVALID_VALUE;
   {
     VGPU_STREAM(work, stream);
     bool capturing = false;
-    if (const CUresult result = capture_state(work, &capturing); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = capture_state(work, &capturing); result != CUDA_SUCCESS)
+      return result;
     if (capturing) return capture_batch_mem_op(work, count, operations, flags);
   }
   for (unsigned i = 0; i < count; i++) {
     CUresult result = CUDA_SUCCESS;
     const CUstreamBatchMemOpParams& op = operations[i];
     switch (op.operation) {
-      case CU_STREAM_MEM_OP_WRITE_VALUE_32: result = write_value(stream, op.writeValue.address, &op.writeValue.value, 4); break;
-      case CU_STREAM_MEM_OP_WRITE_VALUE_64: result = write_value(stream, op.writeValue.address, &op.writeValue.value64, 8); break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        result = write_value(stream, op.writeValue.address, &op.writeValue.value, 4);
+        break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        result = write_value(stream, op.writeValue.address, &op.writeValue.value64, 8);
+        break;
       default: result = wait_value(stream); break;
     }
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+VGPU_API cuStreamBatchMemOp(CUstream stream, unsigned int count,
+                            CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(stream, count, operations, flags);
 }
 
-// Events -----------------------------------------------------------------------------------------------------------------
+// --- Events ---
 
 VGPU_API cuEventCreate(CUevent* out, unsigned int flags) {
   VGPU_CONTEXT(context);
   if (!out || (flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
-  if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
+    return CUDA_ERROR_INVALID_VALUE;
   auto* event = new Event;
   event->context = context;
   event->flags = flags;
@@ -234,14 +264,17 @@ VGPU_API cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   if (capturing) return capture_event_record(stream, event, flags);
   capture_forget_event(event);
   event->ticks.store(stream->ticks.load(std::memory_order_relaxed), std::memory_order_relaxed);
   event->recorded.store(true, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
-VGPU_API cuEventRecord(CUevent event, CUstream stream) { return cuEventRecordWithFlags(event, stream, 0); }
+VGPU_API cuEventRecord(CUevent event, CUstream stream) {
+  return cuEventRecordWithFlags(event, stream, 0);
+}
 
 VGPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
   VGPU_STREAM(stream, stream_handle);
@@ -249,11 +282,13 @@ VGPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
   bool handled = false;
-  if (const CUresult result = capture_event_wait(stream, event, flags, &handled); result != CUDA_SUCCESS || handled)
+  if (const CUresult result = capture_event_wait(stream, event, flags, &handled);
+      result != CUDA_SUCCESS || handled)
     return result;
   uint64_t ticks = stream->ticks.load(std::memory_order_relaxed);
   const uint64_t then = event->ticks.load(std::memory_order_relaxed);
-  while (ticks < then && !stream->ticks.compare_exchange_weak(ticks, then, std::memory_order_relaxed)) {
+  while (ticks < then &&
+         !stream->ticks.compare_exchange_weak(ticks, then, std::memory_order_relaxed)) {
   }
   return CUDA_SUCCESS;
 }
@@ -284,7 +319,8 @@ VGPU_API cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUeven
   if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
   if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
   if (!start->recorded.load() || !end->recorded.load()) return CUDA_ERROR_INVALID_HANDLE;
-  const int64_t ticks = static_cast<int64_t>(end->ticks.load()) - static_cast<int64_t>(start->ticks.load());
+  const int64_t ticks =
+      static_cast<int64_t>(end->ticks.load()) - static_cast<int64_t>(start->ticks.load());
   const int64_t unit = static_cast<int64_t>(kTicksPerUnit);
   const int64_t units = ticks > 0 ? (ticks + unit - 1) / unit : ticks / unit;
   *milliseconds = static_cast<float>(static_cast<double>(units) * kMillisecondsPerUnit);

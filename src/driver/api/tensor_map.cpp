@@ -1,8 +1,8 @@
 // Tensor maps (TMA descriptors) and the linker of machine code.
 //
-// A tensor map is read by kernels only, and those do nothing: it is checked as the documentation says and cleared. Linking
-// joins images for one module; here the last image that holds kernels is what a module is loaded from, since what matters is
-// which kernels there are and what they need.
+// A tensor map is read by kernels only, and those do nothing: it is checked as the documentation
+// says and cleared. Linking joins images for one module; here the last image that holds kernels is
+// what a module is loaded from, since what matters is which kernels there are and what they need.
 #include <string.h>
 
 #include <memory>
@@ -18,7 +18,8 @@ namespace {
 CUresult clear_map(CUtensorMap* map, cuuint32_t rank, void* address, cuuint32_t least_rank) {
   VGPU_DRIVER(state);
   (void)state;
-  if (!map || rank < least_rank || rank > 5 || !address || reinterpret_cast<uint64_t>(address) % 16) return CUDA_ERROR_INVALID_VALUE;
+  if (!map || rank < least_rank || rank > 5 || !address || reinterpret_cast<uint64_t>(address) % 16)
+    return CUDA_ERROR_INVALID_VALUE;
   memset(map, 0, sizeof *map);
   memcpy(map, &address, sizeof address);
   return CUDA_SUCCESS;
@@ -30,21 +31,27 @@ struct Link {
 
 }  // namespace
 
-VGPU_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
-                                const cuuint64_t*, const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+VGPU_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+                                void* address, const cuuint64_t* dims, const cuuint64_t*,
+                                const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
   if (!dims || !box) return CUDA_ERROR_INVALID_VALUE;
   return clear_map(map, rank, address, 1);
 }
-VGPU_API cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dims,
-                                 const cuuint64_t*, const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*,
-                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+VGPU_API cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+                                 void* address, const cuuint64_t* dims, const cuuint64_t*,
+                                 const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*,
+                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill) {
   return dims ? clear_map(map, rank, address, 3) : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address,
-                                     const cuuint64_t* dims, const cuuint64_t*, int, int, cuuint32_t, cuuint32_t,
-                                     const cuuint32_t*, CUtensorMapInterleave, CUtensorMapIm2ColWideMode, CUtensorMapSwizzle,
-                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+VGPU_API cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+                                     void* address, const cuuint64_t* dims, const cuuint64_t*, int,
+                                     int, cuuint32_t, cuuint32_t, const cuuint32_t*,
+                                     CUtensorMapInterleave, CUtensorMapIm2ColWideMode,
+                                     CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                     CUtensorMapFloatOOBfill) {
   return dims ? clear_map(map, rank, address, 3) : CUDA_ERROR_INVALID_VALUE;
 }
 VGPU_API cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
@@ -60,8 +67,8 @@ VGPU_API cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkState* out) 
   *out = reinterpret_cast<CUlinkState>(new Link);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, size_t size, const char*, unsigned int,
-                          CUjit_option*, void**) {
+VGPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, size_t size,
+                          const char*, unsigned int, CUjit_option*, void**) {
   if (!handle) return CUDA_ERROR_INVALID_HANDLE;
   if (!data || size == 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
   std::string image(static_cast<const char*>(data), size);
@@ -69,8 +76,8 @@ VGPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, s
   reinterpret_cast<Link*>(handle)->images.push_back(std::move(image));
   return CUDA_SUCCESS;
 }
-VGPU_API cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* path, unsigned int count, CUjit_option* options,
-                          void** values) {
+VGPU_API cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* path,
+                          unsigned int count, CUjit_option* options, void** values) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   FILE* file = fopen(path, "rbe");
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;

@@ -1,4 +1,5 @@
-// Texture and surface objects and (deprecated) texture references: kept, checked and given back; kernels do not read them.
+// Texture and surface objects and (deprecated) texture references: kept, checked and given back;
+// kernels do not read them.
 #include <string.h>
 
 #include <map>
@@ -20,7 +21,8 @@ struct TextureReference {
   CUdeviceptr address = 0;
   CUarray_format format = CU_AD_FORMAT_UNSIGNED_INT8;
   int channels = 1;
-  CUaddress_mode address_mode[3] = {CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_CLAMP};
+  CUaddress_mode address_mode[3] = {CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_CLAMP,
+                                    CU_TR_ADDRESS_MODE_CLAMP};
   CUfilter_mode filter = CU_TR_FILTER_MODE_POINT, mipmap_filter = CU_TR_FILTER_MODE_POINT;
   float bias = 0, clamp_low = 0, clamp_high = 0, border[4] = {};
   unsigned anisotropy = 0, flags = 0;
@@ -41,17 +43,22 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& d) {
   if (d.flags) return CUDA_ERROR_INVALID_VALUE;
   Array array;
   switch (d.resType) {
-    case CU_RESOURCE_TYPE_ARRAY: return find_array(d.res.array.hArray, &array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_RESOURCE_TYPE_ARRAY:
+      return find_array(d.res.array.hArray, &array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
-      return is_mipmapped_array(d.res.mipmap.hMipmappedArray) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return is_mipmapped_array(d.res.mipmap.hMipmappedArray) ? CUDA_SUCCESS
+                                                              : CUDA_ERROR_INVALID_VALUE;
     case CU_RESOURCE_TYPE_LINEAR:
-      return d.res.linear.devPtr && d.res.linear.sizeInBytes && element_bytes(d.res.linear.format, d.res.linear.numChannels)
+      return d.res.linear.devPtr && d.res.linear.sizeInBytes &&
+                     element_bytes(d.res.linear.format, d.res.linear.numChannels)
                  ? CUDA_SUCCESS
                  : CUDA_ERROR_INVALID_VALUE;
     case CU_RESOURCE_TYPE_PITCH2D: {
       const auto& p = d.res.pitch2D;
       const size_t element = element_bytes(p.format, p.numChannels);
-      return p.devPtr && p.width && p.height && element && p.pitchInBytes >= p.width * element ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return p.devPtr && p.width && p.height && element && p.pitchInBytes >= p.width * element
+                 ? CUDA_SUCCESS
+                 : CUDA_ERROR_INVALID_VALUE;
     }
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -79,17 +86,19 @@ CUresult give(T* out, const T& value) {
 
 using namespace tonnage::driver;
 
-VGPU_API cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture,
-                           const CUDA_RESOURCE_VIEW_DESC* view) {
+VGPU_API cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
+                           const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
   VGPU_CONTEXT(context);
   (void)context;
   if (!out || !resource || !texture) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check_resource(*resource); result != CUDA_SUCCESS) return result;
-  const bool arrays = resource->resType == CU_RESOURCE_TYPE_ARRAY || resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+  const bool arrays = resource->resType == CU_RESOURCE_TYPE_ARRAY ||
+                      resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
   if (view && !arrays) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(table().mutex);
   *out = driver()->new_id();
-  table().textures[*out] = {*resource, *texture, view ? *view : CUDA_RESOURCE_VIEW_DESC{}, view != nullptr};
+  table().textures[*out] = {*resource, *texture, view ? *view : CUDA_RESOURCE_VIEW_DESC{},
+                            view != nullptr};
   return CUDA_SUCCESS;
 }
 VGPU_API cuTexObjectDestroy(CUtexObject object) {
@@ -117,13 +126,15 @@ VGPU_API cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* out, CUtexObjec
   (void)state;
   std::lock_guard lock(table().mutex);
   const auto it = table().textures.find(object);
-  return it == table().textures.end() || !it->second.has_view ? CUDA_ERROR_INVALID_VALUE : give(out, it->second.view);
+  return it == table().textures.end() || !it->second.has_view ? CUDA_ERROR_INVALID_VALUE
+                                                              : give(out, it->second.view);
 }
 
 VGPU_API cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resource) {
   VGPU_CONTEXT(context);
   (void)context;
-  if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY)
+    return CUDA_ERROR_INVALID_VALUE;
   Array array;
   if (!find_array(resource->res.array.hArray, &array)) return CUDA_ERROR_INVALID_VALUE;
   if (!(array.descriptor.Flags & CUDA_ARRAY3D_SURFACE_LDST)) return CUDA_ERROR_INVALID_VALUE;
@@ -146,7 +157,7 @@ VGPU_API cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUsurfObject objec
   return it == table().surfaces.end() ? CUDA_ERROR_INVALID_VALUE : give(out, it->second);
 }
 
-// References -------------------------------------------------------------------------------------------------------------
+// --- References ---
 
 VGPU_API cuTexRefCreate(CUtexref* out) {
   VGPU_CONTEXT(context);
@@ -194,7 +205,8 @@ VGPU_API cuTexRefSetAddress_v2(size_t* offset, CUtexref handle, CUdeviceptr addr
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor, CUdeviceptr address, size_t) {
+VGPU_API cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor,
+                                 CUdeviceptr address, size_t) {
   if (!descriptor) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
     t.address = address;
@@ -205,7 +217,8 @@ VGPU_API cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* d
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetAddress2D_v2(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor, CUdeviceptr address, size_t pitch) {
+VGPU_API cuTexRefSetAddress2D_v2(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor,
+                                 CUdeviceptr address, size_t pitch) {
   return cuTexRefSetAddress2D_v3(handle, descriptor, address, pitch);
 }
 VGPU_API cuTexRefSetFormat(CUtexref handle, CUarray_format format, int channels) {
@@ -232,7 +245,9 @@ VGPU_API cuTexRefSetMipmapLevelBias(CUtexref handle, float bias) {
   return with(handle, [&](TextureReference& t) { return t.bias = bias, CUDA_SUCCESS; });
 }
 VGPU_API cuTexRefSetMipmapLevelClamp(CUtexref handle, float low, float high) {
-  return with(handle, [&](TextureReference& t) { return t.clamp_low = low, t.clamp_high = high, CUDA_SUCCESS; });
+  return with(handle, [&](TextureReference& t) {
+    return t.clamp_low = low, t.clamp_high = high, CUDA_SUCCESS;
+  });
 }
 VGPU_API cuTexRefSetMaxAnisotropy(CUtexref handle, unsigned int most) {
   return with(handle, [&](TextureReference& t) { return t.anisotropy = most, CUDA_SUCCESS; });
@@ -249,13 +264,19 @@ VGPU_API cuTexRefSetFlags(CUtexref handle, unsigned int flags) {
 }
 
 VGPU_API cuTexRefGetAddress_v2(CUdeviceptr* out, CUtexref handle) {
-  return with(handle, [&](TextureReference& t) { return t.address ? give(out, t.address) : CUDA_ERROR_INVALID_VALUE; });
+  return with(handle, [&](TextureReference& t) {
+    return t.address ? give(out, t.address) : CUDA_ERROR_INVALID_VALUE;
+  });
 }
 VGPU_API cuTexRefGetArray(CUarray* out, CUtexref handle) {
-  return with(handle, [&](TextureReference& t) { return t.array ? give(out, t.array) : CUDA_ERROR_INVALID_VALUE; });
+  return with(handle, [&](TextureReference& t) {
+    return t.array ? give(out, t.array) : CUDA_ERROR_INVALID_VALUE;
+  });
 }
 VGPU_API cuTexRefGetMipmappedArray(CUmipmappedArray* out, CUtexref handle) {
-  return with(handle, [&](TextureReference& t) { return t.mipmapped ? give(out, t.mipmapped) : CUDA_ERROR_INVALID_VALUE; });
+  return with(handle, [&](TextureReference& t) {
+    return t.mipmapped ? give(out, t.mipmapped) : CUDA_ERROR_INVALID_VALUE;
+  });
 }
 VGPU_API cuTexRefGetAddressMode(CUaddress_mode* out, CUtexref handle, int dimension) {
   if (dimension < 0 || dimension > 2) return CUDA_ERROR_INVALID_VALUE;
@@ -285,7 +306,8 @@ VGPU_API cuTexRefGetMipmapLevelClamp(float* low, float* high, CUtexref handle) {
   });
 }
 VGPU_API cuTexRefGetMaxAnisotropy(int* out, CUtexref handle) {
-  return with(handle, [&](TextureReference& t) { return give(out, static_cast<int>(t.anisotropy)); });
+  return with(handle,
+              [&](TextureReference& t) { return give(out, static_cast<int>(t.anisotropy)); });
 }
 VGPU_API cuTexRefGetBorderColor(float* out, CUtexref handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <map>
 
+#include "driver/recorder_loader.h"
 #include "driver/recording.h"
 #include "driver/shared_block.h"
-#include "driver/recorder_loader.h"
 
 namespace tonnage::driver {
 namespace {
@@ -20,9 +20,9 @@ struct Physical {
   Device* device = nullptr;
   CUmemAllocationProp prop = {};
   uint64_t bytes = 0;
-  int references = 1;           // of the host
+  int references = 1;  // of the host
   int mappings = 0;
-  bool imported = false;        // another process has it on its account
+  bool imported = false;  // another process has it on its account
   SharedBlock* shared = nullptr;
   int fd = -1;
 };
@@ -40,7 +40,8 @@ struct Mapping {
 // `mutex` guards reservations, mappings and physical memory; it is taken before memory_mutex.
 struct Tables {
   std::mutex mutex;
-  std::map<uint64_t, Range> ranges;         // all that reserve_range gave out, by address; under memory_mutex
+  std::map<uint64_t, Range>
+      ranges;  // all that reserve_range gave out, by address; under memory_mutex
   std::map<uint64_t, uint64_t> reservations;  // cuMemAddressReserve's: address, bytes
   std::map<uint64_t, Mapping> mappings;
   std::unordered_map<uint64_t, std::unique_ptr<Physical>> physical;
@@ -85,7 +86,8 @@ CUresult check_prop(const CUmemAllocationProp* prop, Device** device) {
   if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   switch (prop->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE: break;
-    // Host memory behind device addresses would have to be readable by the host there. Libraries fall back to shared memory.
+    // Host memory behind device addresses would have to be readable by the host there. Libraries
+    // fall back to shared memory.
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CUDA_ERROR_NOT_SUPPORTED;
@@ -93,10 +95,13 @@ CUresult check_prop(const CUmemAllocationProp* prop, Device** device) {
   }
   *device = driver()->device(prop->location.id);
   if (!*device) return CUDA_ERROR_INVALID_DEVICE;
-  if (!(*device)->card->attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED]) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!(*device)->card->attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
+    return CUDA_ERROR_NOT_SUPPORTED;
   const unsigned types = prop->requestedHandleTypes;
-  if (types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (types & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC}) return CUDA_ERROR_INVALID_VALUE;
+  if (types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (types & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC})
+    return CUDA_ERROR_INVALID_VALUE;
   // As on a machine without an IMEX channel.
   if (types & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
   return CUDA_SUCCESS;
@@ -120,9 +125,13 @@ Physical* add_physical(Physical physical) {
 void drop_physical_if_unused(Physical* physical) {
   if (physical->references > 0 || physical->mappings > 0) return;
   const bool owner = !physical->imported;
-  if (physical->shared) drop_shared_block(physical->shared, owner, physical->bytes);
-  else refund_device(physical->device, physical->bytes);
-  if (owner) record_device_free(physical->device->index, physical->handle, physical->bytes, abi::DeviceMemoryKind::kVirtual);
+  if (physical->shared)
+    drop_shared_block(physical->shared, owner, physical->bytes);
+  else
+    refund_device(physical->device, physical->bytes);
+  if (owner)
+    record_device_free(physical->device->index, physical->handle, physical->bytes,
+                       abi::DeviceMemoryKind::kVirtual);
   if (physical->fd >= 0) close(physical->fd);
   tables().physical.erase(physical->handle);
 }
@@ -139,7 +148,8 @@ uint64_t reserve_range(uint64_t bytes, uint64_t alignment) {
   std::lock_guard lock(state->memory_mutex);
   const uint64_t base = device->addresses->reserve(taken);
   if (!base) return 0;
-  const uint64_t address = alignment > gpu::kAllocationGranularity ? gpu::round_up(base, alignment) : base;
+  const uint64_t address =
+      alignment > gpu::kAllocationGranularity ? gpu::round_up(base, alignment) : base;
   tables().ranges[address] = {base, device};
   return address;
 }
@@ -156,13 +166,16 @@ void release_range(uint64_t address, uint64_t) {
 
 using namespace tonnage::driver;
 
-// Addresses --------------------------------------------------------------------------------------------------------------
+// --- Addresses ---
 
-VGPU_API cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr, unsigned long long flags) {
+VGPU_API cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr,
+                             unsigned long long flags) {
   VGPU_DRIVER(state);
   (void)state;
   // The wanted address is a hint that may be ignored.
-  if (!out || size == 0 || size % gpu::kAllocationGranularity || flags || (alignment & (alignment - 1))) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || size == 0 || size % gpu::kAllocationGranularity || flags ||
+      (alignment & (alignment - 1)))
+    return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
   const uint64_t address = reserve_range(size, alignment);
   if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -178,31 +191,38 @@ VGPU_API cuMemAddressFree(CUdeviceptr address, size_t size) {
   const auto it = tables().reservations.find(address);
   if (it == tables().reservations.end() || it->second != size) return CUDA_ERROR_INVALID_VALUE;
   const auto mapped = tables().mappings.lower_bound(address);
-  if (mapped != tables().mappings.end() && mapped->first < address + size) return CUDA_ERROR_INVALID_VALUE;
+  if (mapped != tables().mappings.end() && mapped->first < address + size)
+    return CUDA_ERROR_INVALID_VALUE;
   tables().reservations.erase(it);
   release_range(address, size);
   return CUDA_SUCCESS;
 }
 
-// Physical memory --------------------------------------------------------------------------------------------------------
+// --- Physical memory ---
 
-VGPU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags option) {
+VGPU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* prop,
+                                       CUmemAllocationGranularity_flags option) {
   VGPU_DRIVER(state);
   (void)state;
-  if (!out || !prop || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+  if (!out || !prop ||
+      (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+       option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
     return CUDA_ERROR_INVALID_VALUE;
   // The same for every property, sensible or not (measured).
   *out = gpu::kAllocationGranularity;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long flags) {
   VGPU_DRIVER(state);
   (void)state;
-  if (!out || size == 0 || size % gpu::kAllocationGranularity || flags) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || size == 0 || size % gpu::kAllocationGranularity || flags)
+    return CUDA_ERROR_INVALID_VALUE;
   load_recorder();
   Physical physical;
-  if (const CUresult result = check_prop(prop, &physical.device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_prop(prop, &physical.device); result != CUDA_SUCCESS)
+    return result;
   if (size > (1ull << 50)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (state->account.free(physical.device->physical) < size) pools_release_unused(physical.device);
   if (!charge_device(physical.device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -212,7 +232,8 @@ VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
   const Physical* added = add_physical(std::move(physical));
   *out = added->handle;
   // Such memory has no address of its own: the record knows it by its handle.
-  record_device_alloc(added->device->index, added->handle, size, tonnage::abi::DeviceMemoryKind::kVirtual);
+  record_device_alloc(added->device->index, added->handle, size,
+                      tonnage::abi::DeviceMemoryKind::kVirtual);
   return CUDA_SUCCESS;
 }
 
@@ -239,7 +260,8 @@ VGPU_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* ad
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemGenericAllocationHandle handle) {
+VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out,
+                                                CUmemGenericAllocationHandle handle) {
   VGPU_DRIVER(state);
   (void)state;
   std::lock_guard lock(virtual_mutex());
@@ -249,11 +271,13 @@ VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemG
   return CUDA_SUCCESS;
 }
 
-// Mappings ---------------------------------------------------------------------------------------------------------------
+// --- Mappings ---
 
-VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
   VGPU_DRIVER(state);
-  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity || size % gpu::kAllocationGranularity || offset % gpu::kAllocationGranularity || flags)
+  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity ||
+      size % gpu::kAllocationGranularity || offset % gpu::kAllocationGranularity || flags)
     return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   {
@@ -261,10 +285,12 @@ VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
     Physical* physical = to_physical(handle);
     if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
     if (!inside_reservation(address, size)) return CUDA_ERROR_INVALID_VALUE;
-    if (offset != 0 || size != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;  // memory is mapped whole
+    if (offset != 0 || size != physical->bytes)
+      return CUDA_ERROR_NOT_SUPPORTED;  // memory is mapped whole
     auto& mappings = tables().mappings;
     const auto next = mappings.lower_bound(address);
-    if (mapping_at(address) || (next != mappings.end() && next->first < address + size)) return CUDA_ERROR_INVALID_VALUE;
+    if (mapping_at(address) || (next != mappings.end() && next->first < address + size))
+      return CUDA_ERROR_INVALID_VALUE;
     Mapping& mapping = mappings[address];
     mapping.bytes = size;
     mapping.physical = physical;
@@ -282,15 +308,18 @@ VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
 
 VGPU_API cuMemUnmap(CUdeviceptr address, size_t size) {
   VGPU_DRIVER(state);
-  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity || size % gpu::kAllocationGranularity || address + size < address)
+  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity ||
+      size % gpu::kAllocationGranularity || address + size < address)
     return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
   if (!inside_reservation(address, size)) return CUDA_ERROR_INVALID_VALUE;
   // Gaps do not matter, but a mapping goes whole or not at all.
-  if (const auto* first = mapping_at(address); first && first->first < address) return CUDA_ERROR_INVALID_VALUE;
+  if (const auto* first = mapping_at(address); first && first->first < address)
+    return CUDA_ERROR_INVALID_VALUE;
   std::vector<uint64_t> found;
   auto& mappings = tables().mappings;
-  for (auto it = mappings.lower_bound(address); it != mappings.end() && it->first < address + size; ++it) {
+  for (auto it = mappings.lower_bound(address); it != mappings.end() && it->first < address + size;
+       ++it) {
     if (it->first + it->second.bytes > address + size) return CUDA_ERROR_INVALID_VALUE;
     found.push_back(it->first);
   }
@@ -306,13 +335,16 @@ VGPU_API cuMemUnmap(CUdeviceptr address, size_t size) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions, size_t count) {
+VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions,
+                        size_t count) {
   VGPU_DRIVER(state);
-  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity || size % gpu::kAllocationGranularity || address + size < address || !descriptions || count == 0)
+  if (address == 0 || size == 0 || address % gpu::kAllocationGranularity ||
+      size % gpu::kAllocationGranularity || address + size < address || !descriptions || count == 0)
     return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; i++) {
     const CUmemAccessDesc& wanted = descriptions[i];
-    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+    if (wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
         wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
       return CUDA_ERROR_INVALID_VALUE;
     if (wanted.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
@@ -322,13 +354,16 @@ VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc*
   const std::vector<uint64_t> found = mappings_of(address, size);
   if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t at : found)
-    for (size_t i = 0; i < count; i++) tables().mappings[at].access[descriptions[i].location.id] = descriptions[i].flags;
+    for (size_t i = 0; i < count; i++)
+      tables().mappings[at].access[descriptions[i].location.id] = descriptions[i].flags;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+VGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                        CUdeviceptr address) {
   VGPU_DRIVER(state);
-  if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!state->device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(virtual_mutex());
   const auto* mapping = mapping_at(address);
@@ -338,17 +373,18 @@ VGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   return CUDA_SUCCESS;
 }
 
-// Sharing ----------------------------------------------------------------------------------------------------------------
+// --- Sharing ---
 
-VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
+VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
   VGPU_DRIVER(state);
   (void)state;
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
   Physical* physical = to_physical(handle);
   if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(physical->prop.requestedHandleTypes & type))
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+      !(physical->prop.requestedHandleTypes & type))
     return CUDA_ERROR_INVALID_VALUE;
   if (physical->fd < 0) {
     physical->shared = make_shared_block(SharedBlock::kMemory, &physical->fd);
@@ -364,7 +400,8 @@ VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle, CUmemAllocationHandleType type) {
+VGPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle,
+                                        CUmemAllocationHandleType type) {
   VGPU_DRIVER(state);
   (void)state;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -389,11 +426,13 @@ VGPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t size, CUmemRangeHandleType type, unsigned long long) {
+VGPU_API cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t size,
+                                       CUmemRangeHandleType type, unsigned long long) {
   VGPU_DRIVER(state);
   (void)state;
   Allocation allocation;
-  if (!out || size == 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || !find_allocation(address, &allocation))
+  if (!out || size == 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
+      !find_allocation(address, &allocation))
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_ERROR_NOT_SUPPORTED;  // there is no kernel driver that could make a dma-buf
 }

@@ -1,8 +1,10 @@
-// The private tables that the CUDA runtime, linked into NVIDIA's libraries and into programs, asks of a driver.
+// The private tables that the CUDA runtime, linked into NVIDIA's libraries and into programs, asks
+// of a driver.
 //
-// cuGetExportTable hands them out by UUID; a table's first word is its size in bytes, the others are functions. Which exist,
-// what their slots do, and how the runtime checks the driver are public facts (the ZLUDA project documents them; docs/interop.md
-// says what is answered here and why). What is not known answers "not supported" and is named in the report.
+// cuGetExportTable hands them out by UUID; a table's first word is its size in bytes, the others
+// are functions. Which exist, what their slots do, and how the runtime checks the driver are public
+// facts (the ZLUDA project documents them; docs/interop.md says what is answered here and why).
+// What is not known answers "not supported" and is named in the report.
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,9 +16,9 @@
 
 #include "abi/bridge.h"
 #include "driver/api/module.h"
+#include "driver/export_tables/integrity_digest.h"
 #include "driver/recording.h"
 #include "driver/state.h"
-#include "driver/export_tables/integrity_digest.h"
 
 namespace tonnage::driver {
 namespace {
@@ -29,11 +31,12 @@ Slot slot(F* function) {
 
 CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
-// A slot whose meaning is not known: success with nothing done is what programs were seen to live with. Named in the report by
-// table and slot, so that a program that does not can be looked into.
+// A slot whose meaning is not known: success with nothing done is what programs were seen to live
+// with. Named in the report by table and slot, so that a program that does not can be looked into.
 template <int Table, int Index>
 CUresult unknown_slot() {
-  static const std::string name = "private table " + std::to_string(Table) + ", slot " + std::to_string(Index);
+  static const std::string name =
+      "private table " + std::to_string(Table) + ", slot " + std::to_string(Index);
   record_stub_call(name.c_str());
   return CUDA_SUCCESS;
 }
@@ -41,11 +44,17 @@ CUresult unknown_slot() {
 // Slots that every runtime calls as it starts; nothing that follows depends on them.
 CUresult runtime_notice() { return CUDA_SUCCESS; }
 
-// Modules from the runtime's own fat binaries ----------------------------------------------------------------------------
+// --- Modules from the runtime's own fat binaries ---
 
-CUresult module_from_wrapper(CUmodule* out, const void* wrapper) { return load_module(wrapper, out); }
-CUresult module_from_wrapper_ext(CUmodule* out, const void* wrapper, void*, void*, unsigned) { return load_module(wrapper, out); }
-CUresult module_from_fatbin(const void* fatbin, CUmodule* out, void*, void*, unsigned) { return load_module(fatbin, out); }
+CUresult module_from_wrapper(CUmodule* out, const void* wrapper) {
+  return load_module(wrapper, out);
+}
+CUresult module_from_wrapper_ext(CUmodule* out, const void* wrapper, void*, void*, unsigned) {
+  return load_module(wrapper, out);
+}
+CUresult module_from_fatbin(const void* fatbin, CUmodule* out, void*, void*, unsigned) {
+  return load_module(fatbin, out);
+}
 // The handle only: the context is made when it is retained.
 CUresult primary_context(CUcontext* out, CUdevice handle) {
   VGPU_DRIVER(state);
@@ -56,7 +65,7 @@ CUresult primary_context(CUcontext* out, CUdevice handle) {
   return CUDA_SUCCESS;
 }
 
-// Context-local storage --------------------------------------------------------------------------------------------------
+// --- Context-local storage ---
 
 using StorageDestructor = void (*)(CUcontext, void*, void*);
 struct StorageEntry {
@@ -98,7 +107,8 @@ void drop_context_storage(CUcontext context) {
   {
     std::lock_guard lock(storage().mutex);
     auto& entries = storage().entries;
-    for (auto entry = entries.lower_bound({context, nullptr}); entry != entries.end() && entry->first.first == context;)
+    for (auto entry = entries.lower_bound({context, nullptr});
+         entry != entries.end() && entry->first.first == context;)
       dropped.insert(entries.extract(entry++));
   }
   for (const auto& [key, entry] : dropped)
@@ -107,7 +117,7 @@ void drop_context_storage(CUcontext context) {
 
 namespace {
 
-// Small answers ----------------------------------------------------------------------------------------------------------
+// --- Small answers ---
 
 unsigned g_tools_buffer_1[1024], g_tools_buffer_2[14];
 void tools_buffer_1(void** buffer, size_t* size) {
@@ -130,8 +140,8 @@ CUresult context_check(CUcontext, unsigned* state, const void** detail) {
 }
 unsigned context_check_3() { return 0; }
 
-// Kernels of a module, one call of `visit` each: how cuFFT finds the kernel in a module that it has loaded. Answers whether there
-// were any.
+// Kernels of a module, one call of `visit` each: how cuFFT finds the kernel in a module that it has
+// loaded. Answers whether there were any.
 using VisitFunction = void (*)(void* data, FunctionNode* function, CUmodule module);
 unsigned visit_functions(CUcontext, CUmodule handle, VisitFunction visit, void* data) {
   Module* module = to_module(handle);
@@ -156,11 +166,12 @@ unsigned visit_functions(CUcontext, CUmodule handle, VisitFunction visit, void* 
   return found;
 }
 
-// The check of the driver ------------------------------------------------------------------------------------------------
+// --- The check of the driver ---
 
 // The tables, sized as a driver 580 has them (slots, the size word included).
-Slot g_runtime[14], g_tls[4], g_tools[8], g_storage[4], g_context_bypass[2], g_heap[3], g_device_ext[64], g_integrity[3],
-    g_context_checks[16], g_table_93[96], g_hybrid[3], g_tools_module[64], g_unknown[64];
+Slot g_runtime[14], g_tls[4], g_tools[8], g_storage[4], g_context_bypass[2], g_heap[3],
+    g_device_ext[64], g_integrity[3], g_context_checks[16], g_table_93[96], g_hybrid[3],
+    g_tools_module[64], g_unknown[64];
 
 CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t result[2]) {
   if (version % 10 < 2) {  // two fixed answers for old runtimes
@@ -168,8 +179,10 @@ CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t resul
     result[1] = 0x8ed383aa1f4cd1e8ull;
     return CUDA_SUCCESS;
   }
-  // A keyed digest (HMAC with MD2) over driver version, caller, the tables' addresses, time and the devices.
-  static const uint8_t key[16] = {0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f};
+  // A keyed digest (HMAC with MD2) over driver version, caller, the tables' addresses, time and the
+  // devices.
+  static const uint8_t key[16] = {0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52,
+                                  0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f};
   uint8_t message[16 + 64 + 28 * abi::kMaxDevices];
   size_t n = 0;
   auto add = [&](const void* bytes, size_t count) {
@@ -179,7 +192,8 @@ CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t resul
   for (uint8_t byte : key) message[n++] = byte ^ 0x36;
   int driver_version = 0;
   cuDriverGetVersion(&driver_version);
-  const uint32_t pid = static_cast<uint32_t>(getpid()), thread = static_cast<uint32_t>(pthread_self());
+  const uint32_t pid = static_cast<uint32_t>(getpid()),
+                 thread = static_cast<uint32_t>(pthread_self());
   const void* runtime = g_runtime;
   const void* integrity = g_integrity;
   const void* check = g_integrity[1];
@@ -212,7 +226,9 @@ CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t resul
 
 template <int Table, size_t N, size_t... Index>
 void fill_slots(Slot (&table)[N], std::index_sequence<Index...>) {
-  ((table[Index] = table[Index] ? table[Index] : slot(unknown_slot<Table, static_cast<int>(Index)>)), ...);
+  ((table[Index] =
+        table[Index] ? table[Index] : slot(unknown_slot<Table, static_cast<int>(Index)>)),
+   ...);
 }
 template <int Table, size_t N>
 void fill(Slot (&table)[N], size_t slots) {
@@ -262,18 +278,42 @@ struct TableId {
   Slot* table;
 };
 const TableId kTables[] = {
-    {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}, g_runtime},
-    {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec, 0xdc}, g_tls},
-    {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a, 0x66}, g_tools},
-    {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95, 0x93}, g_storage},
-    {{0x0c, 0xa5, 0x0b, 0x8c, 0x10, 0x04, 0x92, 0x9a, 0x89, 0xa7, 0xd0, 0xdf, 0x10, 0xe7, 0x72, 0x86}, g_context_bypass},
-    {{0x19, 0x5b, 0xcb, 0xf4, 0xd6, 0x7d, 0x02, 0x4a, 0xac, 0xc5, 0x1d, 0x29, 0xce, 0xa6, 0x31, 0xae}, g_heap},
-    {{0xb1, 0x05, 0x41, 0xe1, 0xf7, 0xc7, 0xc7, 0x4a, 0x9f, 0x64, 0xf2, 0x23, 0xbe, 0x99, 0xf1, 0xe2}, g_device_ext},
-    {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2}, g_integrity},
-    {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa, 0x7e}, g_context_checks},
-    {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2}, g_table_93},
-    {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e}, g_tools_module},
-    {{0xdd, 0x9e, 0x98, 0xa4, 0xf4, 0x10, 0x48, 0x44, 0x99, 0xb0, 0xe2, 0xae, 0xb7, 0xb4, 0x32, 0xb5}, g_hybrid},
+    {{0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d,
+      0xf9},
+     g_runtime},
+    {{0x42, 0xd8, 0x5a, 0x81, 0x23, 0xf6, 0xcb, 0x47, 0x82, 0x98, 0xf6, 0xe7, 0x8a, 0x3a, 0xec,
+      0xdc},
+     g_tls},
+    {{0xa0, 0x94, 0x79, 0x8c, 0x2e, 0x74, 0x2e, 0x74, 0x93, 0xf2, 0x08, 0x00, 0x20, 0x0c, 0x0a,
+      0x66},
+     g_tools},
+    {{0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11, 0xa8, 0xc3, 0x68, 0xf3, 0x55, 0xd8, 0x95,
+      0x93},
+     g_storage},
+    {{0x0c, 0xa5, 0x0b, 0x8c, 0x10, 0x04, 0x92, 0x9a, 0x89, 0xa7, 0xd0, 0xdf, 0x10, 0xe7, 0x72,
+      0x86},
+     g_context_bypass},
+    {{0x19, 0x5b, 0xcb, 0xf4, 0xd6, 0x7d, 0x02, 0x4a, 0xac, 0xc5, 0x1d, 0x29, 0xce, 0xa6, 0x31,
+      0xae},
+     g_heap},
+    {{0xb1, 0x05, 0x41, 0xe1, 0xf7, 0xc7, 0xc7, 0x4a, 0x9f, 0x64, 0xf2, 0x23, 0xbe, 0x99, 0xf1,
+      0xe2},
+     g_device_ext},
+    {{0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1,
+      0xf2},
+     g_integrity},
+    {{0x26, 0x3e, 0x88, 0x60, 0x7c, 0xd2, 0x61, 0x43, 0x92, 0xf6, 0xbb, 0xd5, 0x00, 0x6d, 0xfa,
+      0x7e},
+     g_context_checks},
+    {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8,
+      0xf2},
+     g_table_93},
+    {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99,
+      0x1e},
+     g_tools_module},
+    {{0xdd, 0x9e, 0x98, 0xa4, 0xf4, 0x10, 0x48, 0x44, 0x99, 0xb0, 0xe2, 0xae, 0xb7, 0xb4, 0x32,
+      0xb5},
+     g_hybrid},
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Capture of streams: what is submitted becomes nodes of a graph instead of running.
 //
-// A capture begins on one stream; others join it by waiting for events recorded in it, and must be joined back by the end.
-// Source of the rules: CUDA driver API manual, "Stream Management", and the Programming Guide, "Stream Capture".
+// A capture begins on one stream; others join it by waiting for events recorded in it, and must be
+// joined back by the end. Source of the rules: CUDA driver API manual, "Stream Management", and the
+// Programming Guide, "Stream Capture".
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -10,8 +11,8 @@
 
 namespace tonnage::driver {
 
-// Objects stay for the life of the process (an event may name a capture long after its end); what is large in them is freed
-// when the capture ends.
+// Objects stay for the life of the process (an event may name a capture long after its end); what
+// is large in them is freed when the capture ends.
 struct CaptureSession {
   uint64_t id = 0;
   std::shared_ptr<Graph> graph;  // null when it ended
@@ -39,9 +40,12 @@ std::vector<CaptureSession*>& active_sessions() {
   return *sessions;
 }
 
-bool is_legacy(const Stream* stream) { return stream->context && stream == &stream->context->legacy_stream; }
+bool is_legacy(const Stream* stream) {
+  return stream->context && stream == &stream->context->legacy_stream;
+}
 
-// Blocking streams order themselves with the legacy stream, which therefore cannot be used while one captures.
+// Blocking streams order themselves with the legacy stream, which therefore cannot be used while
+// one captures.
 CaptureSession* blocking_capture(const Context* context) {
   for (CaptureSession* session : active_sessions())
     for (const auto& [stream, place] : session->streams)
@@ -49,12 +53,15 @@ CaptureSession* blocking_capture(const Context* context) {
   return nullptr;
 }
 
-CaptureSession* session_of(Stream* stream) { return stream->capture.load(std::memory_order_acquire); }
+CaptureSession* session_of(Stream* stream) {
+  return stream->capture.load(std::memory_order_acquire);
+}
 
 void add_edges(std::vector<Edge>* frontier, const std::vector<Edge>& more) {
   for (const Edge& edge : more) {
-    const bool known = std::any_of(frontier->begin(), frontier->end(),
-                                   [&](const Edge& other) { return other.node == edge.node && same(other.data, edge.data); });
+    const bool known = std::any_of(frontier->begin(), frontier->end(), [&](const Edge& other) {
+      return other.node == edge.node && same(other.data, edge.data);
+    });
     if (!known) frontier->push_back(edge);
   }
 }
@@ -75,9 +82,12 @@ CUresult append(Stream* stream, NodeParams params) {
   std::vector<Edge> dependencies;
   for (Edge edge : place.frontier) {
     // Two edges to one node may differ in their data; the stricter, ordinary one is enough.
-    const auto twin = std::find_if(dependencies.begin(), dependencies.end(), [&](const Edge& e) { return e.node == edge.node; });
-    if (twin == dependencies.end()) dependencies.push_back(edge);
-    else if (plain(edge.data)) twin->data = edge.data;
+    const auto twin = std::find_if(dependencies.begin(), dependencies.end(),
+                                   [&](const Edge& e) { return e.node == edge.node; });
+    if (twin == dependencies.end())
+      dependencies.push_back(edge);
+    else if (plain(edge.data))
+      twin->data = edge.data;
   }
   if (auto* kernel = std::get_if<KernelParams>(&params)) {
     const auto it = kernel->attributes.find(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
@@ -94,8 +104,8 @@ CUresult append(Stream* stream, NodeParams params) {
   return CUDA_SUCCESS;
 }
 
-CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, const CUgraphEdgeData* data, size_t count,
-               CUstreamCaptureMode mode, bool existing) {
+CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
+               const CUgraphEdgeData* data, size_t count, CUstreamCaptureMode mode, bool existing) {
   VGPU_CONTEXT(context);
   if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
       mode != CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -110,7 +120,8 @@ CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode* depende
   if (existing) {
     graph = to_graph(graph_handle);
     if (!graph) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = check_dependencies(graph, dependencies, data, count, &frontier); result != CUDA_SUCCESS)
+    if (const CUresult result = check_dependencies(graph, dependencies, data, count, &frontier);
+        result != CUDA_SUCCESS)
       return result;
   }
   auto* session = new CaptureSession;
@@ -129,7 +140,8 @@ CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode* depende
 }
 
 void end(CaptureSession* session) {
-  for (auto& [stream, place] : session->streams) stream->capture.store(nullptr, std::memory_order_release);
+  for (auto& [stream, place] : session->streams)
+    stream->capture.store(nullptr, std::memory_order_release);
   session->streams.clear();
   session->active = false;
   session->graph->captures--;
@@ -170,8 +182,9 @@ CUstreamCaptureStatus status_of(const CaptureSession* session) {
   return session->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-CUresult capture_info(CUstream handle, CUstreamCaptureStatus* out_status, cuuint64_t* id, CUgraph* graph,
-                      const CUgraphNode** dependencies, const CUgraphEdgeData** data, size_t* count) {
+CUresult capture_info(CUstream handle, CUstreamCaptureStatus* out_status, cuuint64_t* id,
+                      CUgraph* graph, const CUgraphNode** dependencies,
+                      const CUgraphEdgeData** data, size_t* count) {
   if (!out_status || (data && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
   VGPU_CONTEXT(context);
   GraphLock lock;
@@ -195,7 +208,8 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* out_status, cuuint
   return CUDA_SUCCESS;
 }
 
-CUresult update_dependencies(CUstream handle, const CUgraphNode* nodes, const CUgraphEdgeData* data, size_t count, unsigned flags) {
+CUresult update_dependencies(CUstream handle, const CUgraphNode* nodes, const CUgraphEdgeData* data,
+                             size_t count, unsigned flags) {
   VGPU_CONTEXT(context);
   Stream* stream = to_stream(handle, context);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -204,17 +218,20 @@ CUresult update_dependencies(CUstream handle, const CUgraphNode* nodes, const CU
   CaptureSession* session = nullptr;
   if (const CUresult result = healthy(stream, &session); result != CUDA_SUCCESS) return result;
   std::vector<Edge> edges;
-  if (const CUresult result = check_dependencies(session->graph.get(), nodes, data, count, &edges); result != CUDA_SUCCESS)
+  if (const CUresult result = check_dependencies(session->graph.get(), nodes, data, count, &edges);
+      result != CUDA_SUCCESS)
     return result;
   CaptureSession::Place& place = session->streams[stream];
-  if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) place.frontier = std::move(edges);
-  else add_edges(&place.frontier, edges);
+  if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    place.frontier = std::move(edges);
+  else
+    add_edges(&place.frontier, edges);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-// What the other entry points ask ----------------------------------------------------------------------------------------
+// --- What the other entry points ask ---
 
 bool is_capturing(Stream* stream) { return session_of(stream) != nullptr; }
 
@@ -235,12 +252,15 @@ CUresult capture_state(Stream* stream, bool* capturing) {
 }
 
 CUresult capture_unsafe() {
-  if (g_active.load(std::memory_order_relaxed) == 0 || t_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  if (g_active.load(std::memory_order_relaxed) == 0 || t_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+    return CUDA_SUCCESS;
   GraphLock lock;
   bool refused = false;
   for (CaptureSession* session : active_sessions()) {
-    const bool own = session->thread == std::this_thread::get_id() && session->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    const bool others = t_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && session->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool own = session->thread == std::this_thread::get_id() &&
+                     session->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool others =
+        t_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && session->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !others) continue;
     session->broken = true;
     refused = true;
@@ -257,7 +277,8 @@ CUresult capture_refuse_wait(Stream* stream) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   bool capturing = false;
-  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
   return capture_unsafe();
 }
 
@@ -289,7 +310,8 @@ CUresult capture_kernel(Stream* stream, const KernelLaunch& launch) {
   api.extra = launch.extra;
   api.ctx = to_handle(stream->context);
   NodeParams params;
-  if (const CUresult result = make_kernel_params(api, &params); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = make_kernel_params(api, &params); result != CUDA_SUCCESS)
+    return result;
   auto& kernel = std::get<KernelParams>(params);
   for (size_t i = 0; i < launch.attribute_count; i++)
     if (launch.attributes[i].id != CU_LAUNCH_ATTRIBUTE_IGNORE)
@@ -303,14 +325,18 @@ CUresult capture_kernel(Stream* stream, const KernelLaunch& launch) {
 
 CUresult capture_memcpy(Stream* stream, const CUDA_MEMCPY3D& copy) {
   NodeParams params;
-  if (const CUresult result = make_memcpy_params(&copy, to_handle(stream->context), &params); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = make_memcpy_params(&copy, to_handle(stream->context), &params);
+      result != CUDA_SUCCESS)
+    return result;
   GraphLock lock;
   return append(stream, std::move(params));
 }
 
 CUresult capture_memset(Stream* stream, const CUDA_MEMSET_NODE_PARAMS& set) {
   NodeParams params;
-  if (const CUresult result = make_memset_params(&set, to_handle(stream->context), &params); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = make_memset_params(&set, to_handle(stream->context), &params);
+      result != CUDA_SUCCESS)
+    return result;
   GraphLock lock;
   return append(stream, std::move(params));
 }
@@ -321,9 +347,11 @@ CUresult capture_host(Stream* stream, CUhostFn function, void* data) {
   return append(stream, HostParams{{function, data}});
 }
 
-CUresult capture_batch_mem_op(Stream* stream, unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags) {
+CUresult capture_batch_mem_op(Stream* stream, unsigned count,
+                              const CUstreamBatchMemOpParams* operations, unsigned flags) {
   NodeParams params;
-  if (const CUresult result = make_batch_params(to_handle(stream->context), count, operations, flags, &params);
+  if (const CUresult result =
+          make_batch_params(to_handle(stream->context), count, operations, flags, &params);
       result != CUDA_SUCCESS)
     return result;
   GraphLock lock;
@@ -337,16 +365,18 @@ CUresult capture_child_graph(Stream* stream, const Graph& graph) {
   return append(stream, ChildParams{clone_graph(graph, session->graph.get(), false)});
 }
 
-// Events -----------------------------------------------------------------------------------------------------------------
+// --- Events ---
 
 CUresult capture_event_record(Stream* stream, Event* event, unsigned flags) {
   GraphLock lock;
-  if (flags & CU_EVENT_RECORD_EXTERNAL) return append(stream, EventRecordParams{reinterpret_cast<CUevent>(event)});
+  if (flags & CU_EVENT_RECORD_EXTERNAL)
+    return append(stream, EventRecordParams{reinterpret_cast<CUevent>(event)});
   CaptureSession* session = nullptr;
   if (const CUresult result = healthy(stream, &session); result != CUDA_SUCCESS) return result;
   event->capture = session;
   event->capture_nodes.clear();
-  for (const Edge& edge : session->streams[stream].frontier) event->capture_nodes.push_back(edge.node);
+  for (const Edge& edge : session->streams[stream].frontier)
+    event->capture_nodes.push_back(edge.node);
   return CUDA_SUCCESS;
 }
 
@@ -375,7 +405,8 @@ CUresult capture_event_wait(Stream* stream, Event* event, unsigned flags, bool* 
       *handled = false;
       return CUDA_SUCCESS;
     }
-    if (!event->recorded.load()) return CUDA_SUCCESS;  // waiting for an event that was never recorded does nothing
+    if (!event->recorded.load())
+      return CUDA_SUCCESS;  // waiting for an event that was never recorded does nothing
     own->broken = true;
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
@@ -398,16 +429,19 @@ CUresult capture_event_wait(Stream* stream, Event* event, unsigned flags, bool* 
   return CUDA_SUCCESS;
 }
 
-// Memory -----------------------------------------------------------------------------------------------------------------
+// --- Memory ---
 
-CUresult capture_mem_alloc(Stream* stream, const CUmemPoolProps& pool, size_t bytes, CUdeviceptr* out) {
+CUresult capture_mem_alloc(Stream* stream, const CUmemPoolProps& pool, size_t bytes,
+                           CUdeviceptr* out) {
   GraphLock lock;
   CaptureSession* session = nullptr;
   if (const CUresult result = healthy(stream, &session); result != CUDA_SUCCESS) return result;
   AllocParams params;
   params.pool = pool;
   params.bytes = bytes;
-  if (const CUresult result = reserve_graph_allocation(session->graph.get(), &params); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = reserve_graph_allocation(session->graph.get(), &params);
+      result != CUDA_SUCCESS)
+    return result;
   *out = params.address;
   return append(stream, std::move(params));
 }
@@ -416,7 +450,9 @@ CUresult capture_mem_free(Stream* stream, CUdeviceptr address) {
   GraphLock lock;
   CaptureSession* session = nullptr;
   if (const CUresult result = healthy(stream, &session); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = check_graph_free(session->graph.get(), address); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_graph_free(session->graph.get(), address);
+      result != CUDA_SUCCESS)
+    return result;
   return append(stream, FreeParams{address});
 }
 
@@ -438,8 +474,11 @@ using namespace tonnage::driver;
 VGPU_API cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   return begin(stream, nullptr, nullptr, nullptr, 0, mode, false);
 }
-VGPU_API cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL); }
-VGPU_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* data,
+VGPU_API cuStreamBeginCapture(CUstream stream) {
+  return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+VGPU_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
+                                     const CUgraphNode* dependencies, const CUgraphEdgeData* data,
                                      size_t count, CUstreamCaptureMode mode) {
   return begin(stream, graph, dependencies, data, count, mode, true);
 }
@@ -447,8 +486,9 @@ VGPU_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
 VGPU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   VGPU_DRIVER(state);
   (void)state;
-  if (!mode || (*mode != CU_STREAM_CAPTURE_MODE_GLOBAL && *mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
-                *mode != CU_STREAM_CAPTURE_MODE_RELAXED))
+  if (!mode ||
+      (*mode != CU_STREAM_CAPTURE_MODE_GLOBAL && *mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+       *mode != CU_STREAM_CAPTURE_MODE_RELAXED))
     return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, t_mode);
   return CUDA_SUCCESS;
@@ -463,12 +503,15 @@ VGPU_API cuStreamEndCapture(CUstream handle, CUgraph* out) {
   CaptureSession* session = stream->capture.load();
   if (!session) return CUDA_ERROR_ILLEGAL_STATE;
   if (session->origin != stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-  if (session->mode != CU_STREAM_CAPTURE_MODE_RELAXED && session->thread != std::this_thread::get_id())
+  if (session->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      session->thread != std::this_thread::get_id())
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   *out = nullptr;
   CUresult result = CUDA_SUCCESS;
-  if (session->broken) result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  else if (!joined(session)) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  if (session->broken)
+    result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  else if (!joined(session))
+    result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   const std::shared_ptr<Graph> graph = session->graph;
   const bool existing = session->into_existing;
   end(session);
@@ -487,21 +530,26 @@ VGPU_API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* out) {
   return result;
 }
 
-VGPU_API cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status_out, cuuint64_t* id) {
+VGPU_API cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status_out,
+                                cuuint64_t* id) {
   return capture_info(stream, status_out, id, nullptr, nullptr, nullptr, nullptr);
 }
-VGPU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status_out, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, size_t* count) {
+VGPU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status_out,
+                                   cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
+                                   size_t* count) {
   return capture_info(stream, status_out, id, graph, dependencies, nullptr, count);
 }
-VGPU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status_out, cuuint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies, const CUgraphEdgeData** data, size_t* count) {
+VGPU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status_out,
+                                   cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
+                                   const CUgraphEdgeData** data, size_t* count) {
   return capture_info(stream, status_out, id, graph, dependencies, data, count);
 }
-VGPU_API cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, size_t count, unsigned int flags) {
+VGPU_API cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, size_t count,
+                                           unsigned int flags) {
   return update_dependencies(stream, nodes, nullptr, count, flags);
 }
-VGPU_API cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData* data, size_t count,
+VGPU_API cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes,
+                                              const CUgraphEdgeData* data, size_t count,
                                               unsigned int flags) {
   return update_dependencies(stream, nodes, data, count, flags);
 }

@@ -11,8 +11,8 @@ struct Side {
   uint64_t row_bytes = 0, slice_bytes = 0;
 };
 
-Side side_of(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, size_t x, size_t y, size_t z, size_t pitch,
-             size_t height, const CUDA_MEMCPY3D& copy) {
+Side side_of(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, size_t x,
+             size_t y, size_t z, size_t pitch, size_t height, const CUDA_MEMCPY3D& copy) {
   Side side;
   if (type == CU_MEMORYTYPE_ARRAY) {
     ArrayPlace place;
@@ -32,10 +32,12 @@ Side side_of(CUmemorytype type, const void* host, CUdeviceptr device, CUarray ar
 }  // namespace
 
 void run_memcpy(const CUDA_MEMCPY3D& copy) {
-  const Side from = side_of(copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcXInBytes, copy.srcY,
-                            copy.srcZ, copy.srcPitch, copy.srcHeight, copy);
-  const Side to = side_of(copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstArray, copy.dstXInBytes, copy.dstY,
-                          copy.dstZ, copy.dstPitch, copy.dstHeight, copy);
+  const Side from =
+      side_of(copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcXInBytes,
+              copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy);
+  const Side to =
+      side_of(copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstArray, copy.dstXInBytes,
+              copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy);
   if (!from.base || !to.base) return;
   const size_t width = copy.WidthInBytes;
   const bool whole_rows = from.row_bytes == width && to.row_bytes == width;
@@ -45,7 +47,8 @@ void run_memcpy(const CUDA_MEMCPY3D& copy) {
       move_bytes(target, source, width * copy.Height);
       continue;
     }
-    for (size_t y = 0; y < copy.Height; y++) move_bytes(target + y * to.row_bytes, source + y * from.row_bytes, width);
+    for (size_t y = 0; y < copy.Height; y++)
+      move_bytes(target + y * to.row_bytes, source + y * from.row_bytes, width);
   }
 }
 
@@ -55,7 +58,8 @@ void run_memset(const CUDA_MEMSET_NODE_PARAMS& set) {
     fill_bytes(set.dst, set.value, set.elementSize, row * set.height);
     return;
   }
-  for (size_t y = 0; y < set.height; y++) fill_bytes(set.dst + y * set.pitch, set.value, set.elementSize, row);
+  for (size_t y = 0; y < set.height; y++)
+    fill_bytes(set.dst + y * set.pitch, set.value, set.elementSize, row);
 }
 
 }  // namespace tonnage::driver

@@ -1,15 +1,16 @@
 // Memory that graphs own (allocation and free nodes) and the per-device pool that it comes from.
 //
-// An allocation node's address is fixed when the node is made; the card's memory is taken when the graph is first uploaded or
-// launched, in chunks, and stays reserved until cuDeviceGraphMemTrim. Graphs run one after another here, so all of them share the same
-// memory, except for allocations that outlive their launch. Sources: CUDA Programming Guide, "Graph
-// Memory Nodes"; the figures of an H200 (driver 580).
+// An allocation node's address is fixed when the node is made; the card's memory is taken when the
+// graph is first uploaded or launched, in chunks, and stays reserved until cuDeviceGraphMemTrim.
+// Graphs run one after another here, so all of them share the same memory, except for allocations
+// that outlive their launch. Sources: CUDA Programming Guide, "Graph Memory Nodes"; the figures of
+// an H200 (driver 580).
 #include <algorithm>
 #include <atomic>
 
+#include "driver/api/virtual_memory.h"
 #include "driver/graphs/graph_types.h"
 #include "driver/recording.h"
-#include "driver/api/virtual_memory.h"
 
 namespace tonnage::driver {
 namespace {
@@ -30,7 +31,9 @@ struct DevicePool {
   uint64_t peak = 0;  // most that a launch needed, while a graph that launched is still there
   std::unordered_set<GraphExec*> mapped;
 
-  uint64_t used() const { return std::min(reserved, gpu::round_up(std::max(live, peak), kPoolChunk)); }
+  uint64_t used() const {
+    return std::min(reserved, gpu::round_up(std::max(live, peak), kPoolChunk));
+  }
   void note() {
     reserved_high = std::max(reserved_high, reserved);
     used_high = std::max(used_high, used());
@@ -72,7 +75,8 @@ void each_memory_node(const Graph& graph, Use use) {
   for (GraphNode* node : order) {
     const CUgraphNodeType type = type_of(node->params);
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE) use(*node);
-    if (const auto* child = std::get_if<ChildParams>(&node->params)) each_memory_node(*child->graph, use);
+    if (const auto* child = std::get_if<ChildParams>(&node->params))
+      each_memory_node(*child->graph, use);
     if (const auto* conditional = std::get_if<ConditionalParams>(&node->params))
       for (const auto& body : conditional->bodies) each_memory_node(*body, use);
   }
@@ -115,7 +119,8 @@ CUresult check_graph_free(Graph* graph, CUdeviceptr address) {
   const auto it = allocations.find(address);
   if (it == allocations.end() || it->second.freed_in_owner) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& node : graph->nodes)
-    if (const auto* other = std::get_if<FreeParams>(&node->params); other && other->address == address)
+    if (const auto* other = std::get_if<FreeParams>(&node->params);
+        other && other->address == address)
       return CUDA_ERROR_INVALID_VALUE;
   const bool own = it->second.owner == graph;
   if (own && it->second.freed_elsewhere) return CUDA_ERROR_INVALID_VALUE;
@@ -148,7 +153,8 @@ void measure_graph_memory(GraphExec* exec) {
       inside[alloc->address] = it->second.counted;
       now += it->second.counted;
       most = std::max(most, now);
-    } else if (const auto it = inside.find(std::get<FreeParams>(node.params).address); it != inside.end()) {
+    } else if (const auto it = inside.find(std::get<FreeParams>(node.params).address);
+               it != inside.end()) {
       now -= it->second;
       inside.erase(it);
     }
@@ -164,8 +170,10 @@ CUresult begin_graph_launch(GraphExec* exec) {
     const auto* alloc = std::get_if<AllocParams>(&node.params);
     const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
     if (it == allocations.end() || !it->second.live) return;
-    if (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) end_life(it);
-    else result = CUDA_ERROR_INVALID_VALUE;
+    if (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
+      end_life(it);
+    else
+      result = CUDA_ERROR_INVALID_VALUE;
   });
   return result;
 }
@@ -227,7 +235,9 @@ void count_nodes(const Graph& graph, GraphFootprint* footprint) {
   for (const auto& node : graph.nodes) {
     if (const auto* kernel = std::get_if<KernelParams>(&node->params)) {
       const size_t bytes = kernel->buffer.size();
-      (bytes <= kMostOfSmallKernel ? footprint->small_kernels : bytes <= kMostOfMediumKernel ? footprint->medium_kernels : footprint->large_kernels)++;
+      (bytes <= kMostOfSmallKernel    ? footprint->small_kernels
+       : bytes <= kMostOfMediumKernel ? footprint->medium_kernels
+                                      : footprint->large_kernels)++;
     } else if (std::holds_alternative<MemcpyParams>(node->params)) {
       footprint->copies++;
     } else if (const auto* child = std::get_if<ChildParams>(&node->params)) {
@@ -238,12 +248,16 @@ void count_nodes(const Graph& graph, GraphFootprint* footprint) {
   }
 }
 
-// Chains that cover the nodes (an empty graph, as torch.compile's graph trees make one, has none and takes nothing): each node goes on where one of those before it ended, if no other has gone on there.
+// Chains that cover the nodes (an empty graph, as torch.compile's graph trees make one, has none
+// and takes nothing): each node goes on where one of those before it ended, if no other has gone on
+// there.
 uint64_t count_branches(const std::vector<GraphNode*>& order) {
   std::unordered_set<const GraphNode*> continued;
   uint64_t branches = 0;
   for (const GraphNode* node : order) {
-    const bool goes_on = std::any_of(node->in.begin(), node->in.end(), [&](const Edge& edge) { return continued.insert(edge.node).second; });
+    const bool goes_on = std::any_of(node->in.begin(), node->in.end(), [&](const Edge& edge) {
+      return continued.insert(edge.node).second;
+    });
     branches += !goes_on;
   }
   return branches;
@@ -300,7 +314,8 @@ VGPU_API cuDeviceGraphMemTrim(CUdevice handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute, void* value) {
+VGPU_API cuDeviceGetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute,
+                                      void* value) {
   VGPU_DRIVER(state);
   Device* device = state->device(handle);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -317,16 +332,20 @@ VGPU_API cuDeviceGetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attr
   }
 }
 
-VGPU_API cuDeviceSetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute, void* value) {
+VGPU_API cuDeviceSetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute,
+                                      void* value) {
   VGPU_DRIVER(state);
   Device* device = state->device(handle);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  if (!value || *static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;  // marks can only be reset
+  if (!value || *static_cast<cuuint64_t*>(value) != 0)
+    return CUDA_ERROR_INVALID_VALUE;  // marks can only be reset
   GraphLock lock;
   DevicePool& pool = state_of_graphs().pools[device];
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: pool.used_high = pool.used(); return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: pool.reserved_high = pool.reserved; return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+      pool.reserved_high = pool.reserved;
+      return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }

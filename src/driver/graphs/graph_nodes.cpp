@@ -8,7 +8,8 @@ namespace {
 
 // Makes the parameters and adds the node. `make` fills NodeParams and returns a CUresult.
 template <class Make>
-CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, Make make) {
+CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+             Make make) {
   VGPU_CONTEXT(context);
   (void)context;
   GraphLock lock;
@@ -49,8 +50,10 @@ CUDA_KERNEL_NODE_PARAMS widen(const CUDA_KERNEL_NODE_PARAMS_v1& from) {
 
 CUresult make_event(CUevent event, bool record, NodeParams* out) {
   if (!to_event(event)) return CUDA_ERROR_INVALID_HANDLE;
-  if (record) *out = EventRecordParams{event};
-  else *out = EventWaitParams{event};
+  if (record)
+    *out = EventRecordParams{event};
+  else
+    *out = EventWaitParams{event};
   return CUDA_SUCCESS;
 }
 
@@ -61,7 +64,8 @@ CUresult make_host(const CUDA_HOST_NODE_PARAMS* host, NodeParams* out) {
 }
 
 CUresult make_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, NodeParams* out) {
-  return batch ? make_batch_params(batch->ctx, batch->count, batch->paramArray, batch->flags, out) : CUDA_ERROR_INVALID_VALUE;
+  return batch ? make_batch_params(batch->ctx, batch->count, batch->paramArray, batch->flags, out)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
@@ -72,7 +76,8 @@ CUresult replace_params(GraphNode* node, NodeParams params) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       auto& now = std::get<KernelParams>(node->params);
       auto& next = std::get<KernelParams>(params);
-      if (next.attributes.empty()) next.attributes = now.attributes;  // attributes are set apart from parameters
+      if (next.attributes.empty())
+        next.attributes = now.attributes;  // attributes are set apart from parameters
       break;
     }
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
@@ -89,15 +94,16 @@ CUresult replace_params(GraphNode* node, NodeParams params) {
 
 using namespace tonnage::driver;
 
-// Kernels ----------------------------------------------------------------------------------------------------------------
+// --- Kernels ---
 
-VGPU_API cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS* params) {
-  return add(out, graph, dependencies, count,
-             [&](NodeParams* p) { return params ? make_kernel_params(*params, p) : CUDA_ERROR_INVALID_VALUE; });
+VGPU_API cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                 size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return add(out, graph, dependencies, count, [&](NodeParams* p) {
+    return params ? make_kernel_params(*params, p) : CUDA_ERROR_INVALID_VALUE;
+  });
 }
-VGPU_API cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                              const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+VGPU_API cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   const CUDA_KERNEL_NODE_PARAMS wide = widen(*params);
   return cuGraphAddKernelNode_v2(out, graph, dependencies, count, &wide);
@@ -111,29 +117,36 @@ VGPU_API cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
 }
 VGPU_API cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* out) {
   CUDA_KERNEL_NODE_PARAMS wide = {};
-  const CUresult result = out ? cuGraphKernelNodeGetParams_v2(node, &wide) : CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      out ? cuGraphKernelNodeGetParams_v2(node, &wide) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) memcpy(out, &wide, sizeof *out);
   return result;
 }
 VGPU_API cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-  return set(node, [&](NodeParams* p) { return params ? make_kernel_params(*params, p) : CUDA_ERROR_INVALID_VALUE; });
+  return set(node, [&](NodeParams* p) {
+    return params ? make_kernel_params(*params, p) : CUDA_ERROR_INVALID_VALUE;
+  });
 }
 VGPU_API cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   const CUDA_KERNEL_NODE_PARAMS wide = widen(*params);
   return cuGraphKernelNodeSetParams_v2(node, &wide);
 }
-VGPU_API cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute, CUkernelNodeAttrValue* out) {
+VGPU_API cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+                                       CUkernelNodeAttrValue* out) {
   return with<KernelParams>(node, [&](KernelParams& params) {
-    if (!out || attribute <= CU_LAUNCH_ATTRIBUTE_IGNORE || attribute >= CU_LAUNCH_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || attribute <= CU_LAUNCH_ATTRIBUTE_IGNORE || attribute >= CU_LAUNCH_ATTRIBUTE_MAX)
+      return CUDA_ERROR_INVALID_VALUE;
     const auto it = params.attributes.find(attribute);
     *out = it == params.attributes.end() ? CUkernelNodeAttrValue{} : it->second;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute, const CUkernelNodeAttrValue* value) {
+VGPU_API cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+                                       const CUkernelNodeAttrValue* value) {
   return with<KernelParams>(node, [&](KernelParams& params) {
-    if (!value || attribute <= CU_LAUNCH_ATTRIBUTE_IGNORE || attribute >= CU_LAUNCH_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+    if (!value || attribute <= CU_LAUNCH_ATTRIBUTE_IGNORE || attribute >= CU_LAUNCH_ATTRIBUTE_MAX)
+      return CUDA_ERROR_INVALID_VALUE;
     params.attributes[attribute] = *value;
     return CUDA_SUCCESS;
   });
@@ -147,11 +160,12 @@ VGPU_API cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
   });
 }
 
-// Copies and sets --------------------------------------------------------------------------------------------------------
+// --- Copies and sets ---
 
-VGPU_API cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                              const CUDA_MEMCPY3D* copy, CUcontext context) {
-  return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_memcpy_params(copy, context, p); });
+VGPU_API cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, const CUDA_MEMCPY3D* copy, CUcontext context) {
+  return add(out, graph, dependencies, count,
+             [&](NodeParams* p) { return make_memcpy_params(copy, context, p); });
 }
 VGPU_API cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
   return with<MemcpyParams>(node, [&](MemcpyParams& params) {
@@ -163,9 +177,11 @@ VGPU_API cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
 VGPU_API cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* copy) {
   return set(node, [&](NodeParams* p) { return make_memcpy_params(copy, nullptr, p); });
 }
-VGPU_API cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                              const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
-  return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_memset_params(params, context, p); });
+VGPU_API cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, const CUDA_MEMSET_NODE_PARAMS* params,
+                              CUcontext context) {
+  return add(out, graph, dependencies, count,
+             [&](NodeParams* p) { return make_memset_params(params, context, p); });
 }
 VGPU_API cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* out) {
   return with<MemsetParams>(node, [&](MemsetParams& params) {
@@ -178,10 +194,10 @@ VGPU_API cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PAR
   return set(node, [&](NodeParams* p) { return make_memset_params(params, nullptr, p); });
 }
 
-// Host functions, child graphs, empty nodes, events ----------------------------------------------------------------------
+// --- Host functions, child graphs, empty nodes, events ---
 
-VGPU_API cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                            const CUDA_HOST_NODE_PARAMS* params) {
+VGPU_API cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                            size_t count, const CUDA_HOST_NODE_PARAMS* params) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_host(params, p); });
 }
 VGPU_API cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) {
@@ -194,7 +210,8 @@ VGPU_API cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) 
 VGPU_API cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
   return set(node, [&](NodeParams* p) { return make_host(params, p); });
 }
-VGPU_API cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
+VGPU_API cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                  size_t count, CUgraph child) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) {
     CUgraphNodeParams params = {};
     params.type = CU_GRAPH_NODE_TYPE_GRAPH;
@@ -209,14 +226,17 @@ VGPU_API cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* out) {
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count) {
+VGPU_API cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                             size_t count) {
   return add(out, graph, dependencies, count, [](NodeParams* p) {
     *p = EmptyParams();
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
-  return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_event(event, true, p); });
+VGPU_API cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                   size_t count, CUevent event) {
+  return add(out, graph, dependencies, count,
+             [&](NodeParams* p) { return make_event(event, true, p); });
 }
 VGPU_API cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* out) {
   return with<EventRecordParams>(node, [&](EventRecordParams& params) {
@@ -228,8 +248,10 @@ VGPU_API cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* out) {
 VGPU_API cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
   return set(node, [&](NodeParams* p) { return make_event(event, true, p); });
 }
-VGPU_API cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
-  return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_event(event, false, p); });
+VGPU_API cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                 size_t count, CUevent event) {
+  return add(out, graph, dependencies, count,
+             [&](NodeParams* p) { return make_event(event, false, p); });
 }
 VGPU_API cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* out) {
   return with<EventWaitParams>(node, [&](EventWaitParams& params) {
@@ -242,24 +264,26 @@ VGPU_API cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
   return set(node, [&](NodeParams* p) { return make_event(event, false, p); });
 }
 
-// Memory operations and memory -------------------------------------------------------------------------------------------
+// --- Memory operations and memory ---
 
-VGPU_API cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+VGPU_API cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                  size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_batch(params, p); });
 }
 VGPU_API cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* out) {
   return with<BatchParams>(node, [&](BatchParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
-    *out = {params.context, static_cast<unsigned>(params.operations.size()), params.operations.data(), params.flags};
+    *out = {params.context, static_cast<unsigned>(params.operations.size()),
+            params.operations.data(), params.flags};
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+VGPU_API cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
+                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return set(node, [&](NodeParams* p) { return make_batch(params, p); });
 }
-VGPU_API cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                                CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+VGPU_API cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   const CUresult result = add(out, graph, dependencies, count, [&](NodeParams* p) {
     if (!params) return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeParams api = {};
@@ -281,7 +305,8 @@ VGPU_API cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARA
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
+VGPU_API cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                               size_t count, CUdeviceptr address) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) {
     *p = FreeParams{address};
     return address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -296,7 +321,8 @@ VGPU_API cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* out) {
 }
 
 // External semaphores: none can be imported, so there is no valid handle to make a node of.
-VGPU_API cuGraphAddExternalSemaphoresSignalNode(CUgraphNode* out, CUgraph, const CUgraphNode*, size_t,
+VGPU_API cuGraphAddExternalSemaphoresSignalNode(CUgraphNode* out, CUgraph, const CUgraphNode*,
+                                                size_t,
                                                 const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS* params) {
   VGPU_DRIVER(state);
   (void)state;
@@ -308,35 +334,40 @@ VGPU_API cuGraphAddExternalSemaphoresWaitNode(CUgraphNode* out, CUgraph, const C
   (void)state;
   return out && params ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuGraphExternalSemaphoresSignalNodeGetParams(CUgraphNode node, CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
+VGPU_API cuGraphExternalSemaphoresSignalNodeGetParams(CUgraphNode node,
+                                                      CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
   return with<SignalParams>(node, [](SignalParams&) { return CUDA_SUCCESS; });
 }
-VGPU_API cuGraphExternalSemaphoresSignalNodeSetParams(CUgraphNode node, const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
+VGPU_API cuGraphExternalSemaphoresSignalNodeSetParams(CUgraphNode node,
+                                                      const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
   return with<SignalParams>(node, [](SignalParams&) { return CUDA_SUCCESS; });
 }
-VGPU_API cuGraphExternalSemaphoresWaitNodeGetParams(CUgraphNode node, CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
+VGPU_API cuGraphExternalSemaphoresWaitNodeGetParams(CUgraphNode node,
+                                                    CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
   return with<WaitParams>(node, [](WaitParams&) { return CUDA_SUCCESS; });
 }
-VGPU_API cuGraphExternalSemaphoresWaitNodeSetParams(CUgraphNode node, const CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
+VGPU_API cuGraphExternalSemaphoresWaitNodeSetParams(CUgraphNode node,
+                                                    const CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
   return with<WaitParams>(node, [](WaitParams&) { return CUDA_SUCCESS; });
 }
 
-// Any type ---------------------------------------------------------------------------------------------------------------
+// --- Any type ---
 
-VGPU_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph handle, CUcontext context, unsigned int value,
-                                        unsigned int flags) {
+VGPU_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph handle,
+                                        CUcontext context, unsigned int value, unsigned int flags) {
   VGPU_DRIVER(state);
   GraphLock lock;
   Graph* graph = to_graph(handle);
-  if (!out || !graph || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT})) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !graph || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}))
+    return CUDA_ERROR_INVALID_VALUE;
   if (context && !to_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
   *out = state->new_id();
   graph->conditional_defaults[*out] = flags & CU_GRAPH_COND_ASSIGN_DEFAULT ? value : 0;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, const CUgraphEdgeData* data,
-                           size_t count, CUgraphNodeParams* api) {
+VGPU_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* data, size_t count, CUgraphNodeParams* api) {
   VGPU_CONTEXT(context);
   (void)context;
   GraphLock lock;
@@ -344,10 +375,14 @@ VGPU_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* 
   if (!out || !graph) return CUDA_ERROR_INVALID_VALUE;
   // Before the parameters: making them may take a child graph over.
   std::vector<Edge> edges;
-  if (const CUresult result = check_dependencies(graph, dependencies, data, count, &edges); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_dependencies(graph, dependencies, data, count, &edges);
+      result != CUDA_SUCCESS)
+    return result;
   NodeParams params;
-  if (const CUresult result = make_params(api, graph, &params); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = add_node(out, handle, dependencies, data, count, std::move(params)); result != CUDA_SUCCESS)
+  if (const CUresult result = make_params(api, graph, &params); result != CUDA_SUCCESS)
+    return result;
+  if (const CUresult result = add_node(out, handle, dependencies, data, count, std::move(params));
+      result != CUDA_SUCCESS)
     return result;
   GraphNode* node = to_node(*out);
   if (auto* alloc = std::get_if<AllocParams>(&node->params)) api->alloc.dptr = alloc->address;
@@ -355,7 +390,8 @@ VGPU_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* 
     api->conditional.phGraph_out = conditional->handles.data();
   return CUDA_SUCCESS;
 }
-VGPU_API cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* api) {
+VGPU_API cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                        size_t count, CUgraphNodeParams* api) {
   return cuGraphAddNode_v2(out, graph, dependencies, nullptr, count, api);
 }
 VGPU_API cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* api) {

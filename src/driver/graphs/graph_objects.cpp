@@ -105,7 +105,8 @@ GraphNode* append_node(Graph* graph, NodeParams params, const std::vector<Edge>&
   node->graph = graph;
   node->id = driver()->new_id();
   node->params = std::move(params);
-  if (auto* child = std::get_if<ChildParams>(&node->params); child && child->graph) child->graph->parent = graph;
+  if (auto* child = std::get_if<ChildParams>(&node->params); child && child->graph)
+    child->graph->parent = graph;
   node->in = dependencies;
   for (const Edge& edge : dependencies) edge.node->out.push_back({node.get(), edge.data});
   GraphNode* result = node.get();
@@ -116,18 +117,20 @@ GraphNode* append_node(Graph* graph, NodeParams params, const std::vector<Edge>&
 
 void destroy_node(GraphNode* node) {
   const auto cut = [node](std::vector<Edge>* edges) {
-    edges->erase(std::remove_if(edges->begin(), edges->end(), [node](const Edge& edge) { return edge.node == node; }),
+    edges->erase(std::remove_if(edges->begin(), edges->end(),
+                                [node](const Edge& edge) { return edge.node == node; }),
                  edges->end());
   };
   for (const Edge& edge : node->in) cut(&edge.node->out);
   for (const Edge& edge : node->out) cut(&edge.node->in);
   registry().nodes.erase(node);
   auto& nodes = node->graph->nodes;
-  nodes.erase(std::find_if(nodes.begin(), nodes.end(), [node](const auto& other) { return other.get() == node; }));
+  nodes.erase(std::find_if(nodes.begin(), nodes.end(),
+                           [node](const auto& other) { return other.get() == node; }));
 }
 
-CUresult check_dependencies(Graph* graph, const CUgraphNode* nodes, const CUgraphEdgeData* data, size_t count,
-                            std::vector<Edge>* out) {
+CUresult check_dependencies(Graph* graph, const CUgraphNode* nodes, const CUgraphEdgeData* data,
+                            size_t count, std::vector<Edge>* out) {
   if (count && !nodes) return CUDA_ERROR_INVALID_VALUE;
   std::unordered_set<GraphNode*> seen;
   for (size_t i = 0; i < count; i++) {
@@ -138,17 +141,21 @@ CUresult check_dependencies(Graph* graph, const CUgraphNode* nodes, const CUgrap
   return CUDA_SUCCESS;
 }
 
-CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, const CUgraphEdgeData* data, size_t count,
-                  NodeParams params) {
+CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies,
+                  const CUgraphEdgeData* data, size_t count, NodeParams params) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Graph* graph = to_graph(handle);
   if (!graph) return CUDA_ERROR_INVALID_VALUE;
   std::vector<Edge> edges;
-  if (const CUresult result = check_dependencies(graph, dependencies, data, count, &edges); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_dependencies(graph, dependencies, data, count, &edges);
+      result != CUDA_SUCCESS)
+    return result;
   if (auto* alloc = std::get_if<AllocParams>(&params))
-    if (const CUresult result = reserve_graph_allocation(graph, alloc); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = reserve_graph_allocation(graph, alloc); result != CUDA_SUCCESS)
+      return result;
   if (auto* release = std::get_if<FreeParams>(&params))
-    if (const CUresult result = check_graph_free(graph, release->address); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = check_graph_free(graph, release->address); result != CUDA_SUCCESS)
+      return result;
   *out = to_handle(append_node(graph, std::move(params), edges));
   return CUDA_SUCCESS;
 }
@@ -160,7 +167,8 @@ std::shared_ptr<Graph> clone_graph(const Graph& graph, Graph* parent, bool execu
   std::unordered_map<const GraphNode*, GraphNode*> made;
   for (const auto& node : graph.nodes) {
     NodeParams params = node->params;
-    if (auto* child = std::get_if<ChildParams>(&params)) child->graph = clone_graph(*child->graph, copy.get(), executable);
+    if (auto* child = std::get_if<ChildParams>(&params))
+      child->graph = clone_graph(*child->graph, copy.get(), executable);
     if (auto* conditional = std::get_if<ConditionalParams>(&params)) {
       conditional->handles.clear();
       for (auto& body : conditional->bodies) {
@@ -175,7 +183,8 @@ std::shared_ptr<Graph> clone_graph(const Graph& graph, Graph* parent, bool execu
   }
   for (const auto& node : graph.nodes) {
     for (const Edge& edge : node->in) made[node.get()]->in.push_back({made[edge.node], edge.data});
-    for (const Edge& edge : node->out) made[node.get()]->out.push_back({made[edge.node], edge.data});
+    for (const Edge& edge : node->out)
+      made[node.get()]->out.push_back({made[edge.node], edge.data});
   }
   for (const auto& [object, count] : graph.user_objects) {
     retain(object, 1);
@@ -190,7 +199,9 @@ template <class Predicate>
 bool any_node(const Graph& graph, Predicate predicate) {
   for (const auto& node : graph.nodes) {
     if (predicate(*node)) return true;
-    if (const auto* child = std::get_if<ChildParams>(&node->params); child && any_node(*child->graph, predicate)) return true;
+    if (const auto* child = std::get_if<ChildParams>(&node->params);
+        child && any_node(*child->graph, predicate))
+      return true;
     if (const auto* conditional = std::get_if<ConditionalParams>(&node->params))
       for (const auto& body : conditional->bodies)
         if (any_node(*body, predicate)) return true;
@@ -208,7 +219,9 @@ bool has_memory_nodes(const Graph& graph) {
 }
 
 bool has_conditional_nodes(const Graph& graph) {
-  return any_node(graph, [](const GraphNode& node) { return type_of(node.params) == CU_GRAPH_NODE_TYPE_CONDITIONAL; });
+  return any_node(graph, [](const GraphNode& node) {
+    return type_of(node.params) == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  });
 }
 
 GraphNode* find_by_origin(Graph& graph, uint64_t origin_id) {
@@ -248,7 +261,7 @@ bool topological_order(const Graph& graph, std::vector<GraphNode*>* out, GraphNo
   return false;
 }
 
-// User objects -----------------------------------------------------------------------------------------------------------
+// --- User objects ---
 
 void retain(UserObject* object, uint64_t count) { object->references += count; }
 
@@ -271,10 +284,12 @@ UserObject* to_user_object(CUuserObject handle) {
 
 }  // namespace
 
-VGPU_API cuUserObjectCreate(CUuserObject* out, void* pointer, CUhostFn destroy, unsigned int references, unsigned int flags) {
+VGPU_API cuUserObjectCreate(CUuserObject* out, void* pointer, CUhostFn destroy,
+                            unsigned int references, unsigned int flags) {
   VGPU_DRIVER(state);
   (void)state;
-  if (!out || !destroy || references == 0 || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+  if (!out || !destroy || references == 0 || references > INT32_MAX ||
+      flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
     return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   auto* object = new UserObject{pointer, destroy, references};
@@ -303,13 +318,15 @@ VGPU_API cuUserObjectRelease(CUuserObject handle, unsigned int count) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count, unsigned int flags) {
+VGPU_API cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count,
+                                 unsigned int flags) {
   VGPU_DRIVER(state);
   (void)state;
   GraphLock lock;
   Graph* graph = to_graph(graph_handle);
   UserObject* object = to_user_object(handle);
-  if (!graph || !object || count == 0 || count > INT32_MAX || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE}))
+  if (!graph || !object || count == 0 || count > INT32_MAX ||
+      (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE}))
     return CUDA_ERROR_INVALID_VALUE;
   if (flags & CU_GRAPH_USER_OBJECT_MOVE) {
     if (count > object->references) return CUDA_ERROR_INVALID_VALUE;
@@ -335,7 +352,7 @@ VGPU_API cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
   return CUDA_SUCCESS;
 }
 
-// Making and destroying --------------------------------------------------------------------------------------------------
+// --- Making and destroying ---
 
 VGPU_API cuGraphCreate(CUgraph* out, unsigned int flags) {
   VGPU_DRIVER(state);

@@ -22,9 +22,12 @@ CUresult copy_arguments(CUfunction function, void** params, void** extra, Kernel
     const void* buffer = nullptr;
     const size_t* bytes = nullptr;
     for (int i = 0; i < 8 && extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
-      if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[i + 1];
-      else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = static_cast<const size_t*>(extra[i + 1]);
-      else return CUDA_ERROR_INVALID_VALUE;
+      if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+        buffer = extra[i + 1];
+      else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+        bytes = static_cast<const size_t*>(extra[i + 1]);
+      else
+        return CUDA_ERROR_INVALID_VALUE;
     }
     if (!bytes || (*bytes && !buffer) || *bytes > (64u << 10)) return CUDA_ERROR_INVALID_VALUE;
     const auto* begin = static_cast<const unsigned char*>(buffer);
@@ -59,12 +62,15 @@ bool valid_operand(CUmemorytype type, const void* host, CUdeviceptr device, CUar
   }
 }
 
-CUresult make_child_params(CUgraph handle, CUgraphChildGraphNodeOwnership ownership, Graph* into, NodeParams* out) {
+CUresult make_child_params(CUgraph handle, CUgraphChildGraphNodeOwnership ownership, Graph* into,
+                           NodeParams* out) {
   Graph* child = to_graph(handle);
   if (!child || child == into) return CUDA_ERROR_INVALID_VALUE;
-  // Taking a graph over (ownership MOVE) is how graphs with memory nodes become children; its own nodes' handles stay valid.
+  // Taking a graph over (ownership MOVE) is how graphs with memory nodes become children; its own
+  // nodes' handles stay valid.
   if (ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
-    if (child->parent || child->captures > 0 || !child->executables.empty()) return CUDA_ERROR_INVALID_VALUE;
+    if (child->parent || child->captures > 0 || !child->executables.empty())
+      return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<Graph> moved = take_graph(child);
     if (!moved) return CUDA_ERROR_INVALID_VALUE;
     *out = ChildParams{std::move(moved)};
@@ -76,12 +82,17 @@ CUresult make_child_params(CUgraph handle, CUgraphChildGraphNodeOwnership owners
   return CUDA_SUCCESS;
 }
 
-CUresult make_conditional_params(const CUDA_CONDITIONAL_NODE_PARAMS& api, Graph* graph, NodeParams* out) {
+CUresult make_conditional_params(const CUDA_CONDITIONAL_NODE_PARAMS& api, Graph* graph,
+                                 NodeParams* out) {
   if (!graph) return CUDA_ERROR_NOT_SUPPORTED;
-  if (api.type != CU_GRAPH_COND_TYPE_IF && api.type != CU_GRAPH_COND_TYPE_WHILE && api.type != CU_GRAPH_COND_TYPE_SWITCH)
+  if (api.type != CU_GRAPH_COND_TYPE_IF && api.type != CU_GRAPH_COND_TYPE_WHILE &&
+      api.type != CU_GRAPH_COND_TYPE_SWITCH)
     return CUDA_ERROR_INVALID_VALUE;
-  const unsigned most = api.type == CU_GRAPH_COND_TYPE_WHILE ? 1 : api.type == CU_GRAPH_COND_TYPE_IF ? 2 : 1u << 16;
-  if (api.size == 0 || api.size > most || !graph->conditional_defaults.count(api.handle)) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned most = api.type == CU_GRAPH_COND_TYPE_WHILE ? 1
+                        : api.type == CU_GRAPH_COND_TYPE_IF  ? 2
+                                                             : 1u << 16;
+  if (api.size == 0 || api.size > most || !graph->conditional_defaults.count(api.handle))
+    return CUDA_ERROR_INVALID_VALUE;
   ConditionalParams params;
   params.handle = api.handle;
   params.type = api.type;
@@ -109,7 +120,8 @@ void KernelParams::aim() {
 
 CUresult make_kernel_params(const CUDA_KERNEL_NODE_PARAMS& api, NodeParams* out) {
   if (!api.func == !api.kern) return CUDA_ERROR_INVALID_VALUE;
-  for (const unsigned extent : {api.gridDimX, api.gridDimY, api.gridDimZ, api.blockDimX, api.blockDimY, api.blockDimZ})
+  for (const unsigned extent :
+       {api.gridDimX, api.gridDimY, api.gridDimZ, api.blockDimX, api.blockDimY, api.blockDimZ})
     if (extent == 0) return CUDA_ERROR_INVALID_VALUE;
   KernelParams params;
   params.function = api.func;
@@ -119,7 +131,8 @@ CUresult make_kernel_params(const CUDA_KERNEL_NODE_PARAMS& api, NodeParams* out)
   params.block[0] = api.blockDimX, params.block[1] = api.blockDimY, params.block[2] = api.blockDimZ;
   params.shared_bytes = api.sharedMemBytes;
   const CUfunction function = api.func ? api.func : reinterpret_cast<CUfunction>(api.kern);
-  if (const CUresult result = copy_arguments(function, api.kernelParams, api.extra, &params); result != CUDA_SUCCESS)
+  if (const CUresult result = copy_arguments(function, api.kernelParams, api.extra, &params);
+      result != CUDA_SUCCESS)
     return result;
   *out = std::move(params);
   return CUDA_SUCCESS;
@@ -132,7 +145,8 @@ void write_kernel_params(KernelParams& params, CUDA_KERNEL_NODE_PARAMS* out) {
   out->kern = params.kernel;
   out->ctx = params.context;
   out->gridDimX = params.grid[0], out->gridDimY = params.grid[1], out->gridDimZ = params.grid[2];
-  out->blockDimX = params.block[0], out->blockDimY = params.block[1], out->blockDimZ = params.block[2];
+  out->blockDimX = params.block[0], out->blockDimY = params.block[1],
+  out->blockDimZ = params.block[2];
   out->sharedMemBytes = params.shared_bytes;
   out->kernelParams = params.as_extra || params.pointers.empty() ? nullptr : params.pointers.data();
   out->extra = params.as_extra ? params.extra : nullptr;
@@ -162,7 +176,8 @@ KernelLaunch launch_of(KernelParams& params, std::vector<CUlaunchAttribute>* att
 
 CUresult make_memcpy_params(const CUDA_MEMCPY3D* copy, CUcontext context, NodeParams* out) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!valid_operand(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray) ||
       !valid_operand(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray))
     return CUDA_ERROR_INVALID_VALUE;
@@ -171,17 +186,21 @@ CUresult make_memcpy_params(const CUDA_MEMCPY3D* copy, CUcontext context, NodePa
   return CUDA_SUCCESS;
 }
 
-CUresult make_memset_params(const CUDA_MEMSET_NODE_PARAMS* set, CUcontext context, NodeParams* out) {
+CUresult make_memset_params(const CUDA_MEMSET_NODE_PARAMS* set, CUcontext context,
+                            NodeParams* out) {
   if (!set || set->dst == 0 || set->width == 0 || set->height == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (set->elementSize != 1 && set->elementSize != 2 && set->elementSize != 4) return CUDA_ERROR_INVALID_VALUE;
+  if (set->elementSize != 1 && set->elementSize != 2 && set->elementSize != 4)
+    return CUDA_ERROR_INVALID_VALUE;
   if (set->dst % set->elementSize || set->width > SIZE_MAX / 4) return CUDA_ERROR_INVALID_VALUE;
-  if (set->height > 1 && set->pitch < set->width * set->elementSize) return CUDA_ERROR_INVALID_VALUE;
+  if (set->height > 1 && set->pitch < set->width * set->elementSize)
+    return CUDA_ERROR_INVALID_VALUE;
   if (context && !to_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
   *out = MemsetParams{*set, or_current(context)};
   return CUDA_SUCCESS;
 }
 
-CUresult make_batch_params(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags,
+CUresult make_batch_params(CUcontext context, unsigned count,
+                           const CUstreamBatchMemOpParams* operations, unsigned flags,
                            NodeParams* out) {
   if (count > 256 || (count && !operations) || flags) return CUDA_ERROR_INVALID_VALUE;
   if (context && !to_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
@@ -202,17 +221,20 @@ CUresult make_params(const CUgraphNodeParams* api, Graph* graph, NodeParams* out
       memcpy(&kernel, &api->kernel, sizeof kernel);
       return make_kernel_params(kernel, out);
     }
-    case CU_GRAPH_NODE_TYPE_MEMCPY: return make_memcpy_params(&api->memcpy.copyParams, api->memcpy.copyCtx, out);
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return make_memcpy_params(&api->memcpy.copyParams, api->memcpy.copyCtx, out);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const CUDA_MEMSET_NODE_PARAMS_v2& from = api->memset;
-      const CUDA_MEMSET_NODE_PARAMS set = {from.dst, from.pitch, from.value, from.elementSize, from.width, from.height};
+      const CUDA_MEMSET_NODE_PARAMS set = {from.dst,         from.pitch, from.value,
+                                           from.elementSize, from.width, from.height};
       return make_memset_params(&set, from.ctx, out);
     }
     case CU_GRAPH_NODE_TYPE_HOST:
       if (!api->host.fn) return CUDA_ERROR_INVALID_VALUE;
       *out = HostParams{{api->host.fn, api->host.userData}};
       return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_GRAPH: return make_child_params(api->graph.graph, api->graph.ownership, graph, out);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return make_child_params(api->graph.graph, api->graph.ownership, graph, out);
     case CU_GRAPH_NODE_TYPE_EMPTY: *out = EmptyParams(); return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       if (!to_event(api->eventWait.event)) return CUDA_ERROR_INVALID_HANDLE;
@@ -228,7 +250,8 @@ CUresult make_params(const CUgraphNodeParams* api, Graph* graph, NodeParams* out
       return CUDA_ERROR_INVALID_HANDLE;
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
       const CUDA_MEM_ALLOC_NODE_PARAMS_v2& from = api->alloc;
-      if (from.bytesize == 0 || (from.accessDescCount && !from.accessDescs)) return CUDA_ERROR_INVALID_VALUE;
+      if (from.bytesize == 0 || (from.accessDescCount && !from.accessDescs))
+        return CUDA_ERROR_INVALID_VALUE;
       AllocParams params;
       params.pool = from.poolProps;
       params.access.assign(from.accessDescs, from.accessDescs + from.accessDescCount);
@@ -241,8 +264,10 @@ CUresult make_params(const CUgraphNodeParams* api, Graph* graph, NodeParams* out
       *out = FreeParams{api->free.dptr};
       return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
-      return make_batch_params(api->memOp.ctx, api->memOp.count, api->memOp.paramArray, api->memOp.flags, out);
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return make_conditional_params(api->conditional, graph, out);
+      return make_batch_params(api->memOp.ctx, api->memOp.count, api->memOp.paramArray,
+                               api->memOp.flags, out);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return make_conditional_params(api->conditional, graph, out);
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }

@@ -6,7 +6,8 @@
 namespace tonnage::driver {
 namespace {
 
-// Writes a list the way all these queries do: *count is the room in and the number out; the rest of the room becomes null.
+// Writes a list the way all these queries do: *count is the room in and the number out; the rest of
+// the room becomes null.
 template <class Handle>
 void write_list(const std::vector<Handle>& list, Handle* out, size_t* count) {
   if (!out) {
@@ -17,7 +18,8 @@ void write_list(const std::vector<Handle>& list, Handle* out, size_t* count) {
   *count = std::min(*count, list.size());
 }
 
-CUresult write_edges(const std::vector<Edge>& edges, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+CUresult write_edges(const std::vector<Edge>& edges, CUgraphNode* nodes, CUgraphEdgeData* data,
+                     size_t* count) {
   if (!count || (data && !nodes)) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUgraphNode> list;
   for (size_t i = 0; i < edges.size(); i++) {
@@ -29,7 +31,8 @@ CUresult write_edges(const std::vector<Edge>& edges, CUgraphNode* nodes, CUgraph
   return CUDA_SUCCESS;
 }
 
-CUresult node_edges(CUgraphNode handle, bool dependents, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+CUresult node_edges(CUgraphNode handle, bool dependents, CUgraphNode* nodes, CUgraphEdgeData* data,
+                    size_t* count) {
   VGPU_DRIVER(state);
   (void)state;
   GraphLock lock;
@@ -38,7 +41,8 @@ CUresult node_edges(CUgraphNode handle, bool dependents, CUgraphNode* nodes, CUg
   return write_edges(dependents ? node->out : node->in, nodes, data, count);
 }
 
-CUresult graph_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+CUresult graph_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
+                     size_t* count) {
   VGPU_DRIVER(state);
   (void)state;
   GraphLock lock;
@@ -60,16 +64,18 @@ CUresult graph_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraph
 }
 
 bool has_edge(const GraphNode& from, const GraphNode* to) {
-  return std::any_of(from.out.begin(), from.out.end(), [to](const Edge& edge) { return edge.node == to; });
+  return std::any_of(from.out.begin(), from.out.end(),
+                     [to](const Edge& edge) { return edge.node == to; });
 }
 
 void erase_edge(std::vector<Edge>* edges, const GraphNode* node) {
-  edges->erase(std::remove_if(edges->begin(), edges->end(), [node](const Edge& edge) { return edge.node == node; }),
+  edges->erase(std::remove_if(edges->begin(), edges->end(),
+                              [node](const Edge& edge) { return edge.node == node; }),
                edges->end());
 }
 
-CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
-                      size_t count, bool add) {
+CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
+                      const CUgraphEdgeData* data, size_t count, bool add) {
   VGPU_DRIVER(state);
   (void)state;
   GraphLock lock;
@@ -81,7 +87,8 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
   // Checked as a whole first, so that a refused call changes nothing.
   for (size_t i = 0; i < count; i++) {
     GraphNode *a = to_node(from[i]), *b = to_node(to[i]);
-    if (!a || !b || a == b || a->graph != graph || b->graph != graph) return CUDA_ERROR_INVALID_VALUE;
+    if (!a || !b || a == b || a->graph != graph || b->graph != graph)
+      return CUDA_ERROR_INVALID_VALUE;
     if (has_edge(*a, b) == add) return CUDA_ERROR_INVALID_VALUE;
     for (size_t j = 0; j < i; j++)
       if (from[j] == from[i] && to[j] == to[i]) return CUDA_ERROR_INVALID_VALUE;
@@ -158,36 +165,41 @@ VGPU_API cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) 
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+VGPU_API cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to,
+                            CUgraphEdgeData* data, size_t* count) {
   return graph_edges(graph, from, to, data, count);
 }
 VGPU_API cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
   return graph_edges(graph, from, to, nullptr, count);
 }
-VGPU_API cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+VGPU_API cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data,
+                                       size_t* count) {
   return node_edges(node, false, nodes, data, count);
 }
 VGPU_API cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
   return node_edges(node, false, nodes, nullptr, count);
 }
-VGPU_API cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+VGPU_API cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes,
+                                         CUgraphEdgeData* data, size_t* count) {
   return node_edges(node, true, nodes, data, count);
 }
 VGPU_API cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
   return node_edges(node, true, nodes, nullptr, count);
 }
-VGPU_API cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
-                                   size_t count) {
+VGPU_API cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData* data, size_t count) {
   return change_edges(graph, from, to, data, count, true);
 }
-VGPU_API cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+VGPU_API cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                size_t count) {
   return change_edges(graph, from, to, nullptr, count, true);
 }
-VGPU_API cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data,
-                                      size_t count) {
+VGPU_API cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                      const CUgraphEdgeData* data, size_t count) {
   return change_edges(graph, from, to, data, count, false);
 }
-VGPU_API cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+VGPU_API cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                   size_t count) {
   return change_edges(graph, from, to, nullptr, count, false);
 }
 

@@ -1,7 +1,8 @@
 // What graphs are made of. Used by graph*.cpp only; the others use graph.h.
 //
-// All graphs, nodes and captures of the process are guarded by one lock (GraphLock), taken before the driver's own locks.
-// Handles are pointers to these objects; they are checked against the sets of live ones, never dereferenced before.
+// All graphs, nodes and captures of the process are guarded by one lock (GraphLock), taken before
+// the driver's own locks. Handles are pointers to these objects; they are checked against the sets
+// of live ones, never dereferenced before.
 #pragma once
 
 #include <map>
@@ -20,7 +21,7 @@ namespace tonnage::driver {
 
 struct GraphExec;
 
-// Parameters by node type ------------------------------------------------------------------------------------------------
+// --- Parameters by node type ---
 
 struct KernelParams {
   CUfunction function = nullptr;  // as given: one of function and kernel may be null
@@ -28,7 +29,8 @@ struct KernelParams {
   CUcontext context = nullptr;
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared_bytes = 0;
   std::vector<unsigned char> buffer;  // the arguments, laid out as the kernel takes them
-  std::vector<size_t> offsets;        // where each argument starts; empty if they came as one buffer (`extra`)
+  std::vector<size_t>
+      offsets;  // where each argument starts; empty if they came as one buffer (`extra`)
   bool as_extra = false;
   std::map<int, CUlaunchAttributeValue> attributes;
   // What the API's pointers point to when parameters are read or launched.
@@ -50,7 +52,8 @@ struct HostParams {
   CUDA_HOST_NODE_PARAMS host = {};
 };
 struct ChildParams {
-  std::shared_ptr<Graph> graph;  // owned by the node alone; shared_ptr so that parameters can be copied around
+  std::shared_ptr<Graph>
+      graph;  // owned by the node alone; shared_ptr so that parameters can be copied around
 };
 struct EmptyParams {};
 struct EventWaitParams {
@@ -85,18 +88,23 @@ struct ConditionalParams {
 };
 
 // In the order of CUgraphNodeType, so that index() is the type.
-using NodeParams = std::variant<KernelParams, MemcpyParams, MemsetParams, HostParams, ChildParams, EmptyParams, EventWaitParams,
-                                EventRecordParams, SignalParams, WaitParams, AllocParams, FreeParams, BatchParams,
-                                ConditionalParams>;
-inline CUgraphNodeType type_of(const NodeParams& params) { return static_cast<CUgraphNodeType>(params.index()); }
+using NodeParams =
+    std::variant<KernelParams, MemcpyParams, MemsetParams, HostParams, ChildParams, EmptyParams,
+                 EventWaitParams, EventRecordParams, SignalParams, WaitParams, AllocParams,
+                 FreeParams, BatchParams, ConditionalParams>;
+inline CUgraphNodeType type_of(const NodeParams& params) {
+  return static_cast<CUgraphNodeType>(params.index());
+}
 
-// Graphs -----------------------------------------------------------------------------------------------------------------
+// --- Graphs ---
 
 struct Edge {
   GraphNode* node = nullptr;
   CUgraphEdgeData data = {};
 };
-inline bool plain(const CUgraphEdgeData& data) { return data.from_port == 0 && data.to_port == 0 && data.type == 0; }
+inline bool plain(const CUgraphEdgeData& data) {
+  return data.from_port == 0 && data.to_port == 0 && data.type == 0;
+}
 inline bool same(const CUgraphEdgeData& a, const CUgraphEdgeData& b) {
   return a.from_port == b.from_port && a.to_port == b.to_port && a.type == b.type;
 }
@@ -107,7 +115,7 @@ struct GraphNode {
   uint64_t origin_id = 0;  // of the node that this one was cloned from
   std::vector<Edge> in, out;
   NodeParams params = EmptyParams();
-  bool enabled = true;     // in an executable graph
+  bool enabled = true;  // in an executable graph
 };
 
 // A reference-counted object of the host that graphs keep alive.
@@ -120,30 +128,30 @@ struct UserObject {
 struct Graph {
   uint64_t id = 0;
   uint64_t origin_id = 0;
-  Graph* parent = nullptr;   // of a child graph or a conditional body: not the host's to destroy
-  bool executable = false;   // belongs to a GraphExec: no handles of its nodes are out
+  Graph* parent = nullptr;  // of a child graph or a conditional body: not the host's to destroy
+  bool executable = false;  // belongs to a GraphExec: no handles of its nodes are out
   std::vector<std::unique_ptr<GraphNode>> nodes;  // in order of creation
   std::map<UserObject*, uint64_t> user_objects;
   std::map<CUgraphConditionalHandle, unsigned> conditional_defaults;  // ~0u: none
   std::unordered_set<GraphExec*> executables;  // instantiated from it and alive
-  int captures = 0;          // captures that add to it
+  int captures = 0;                            // captures that add to it
   ~Graph();
 };
 
 struct GraphExec {
-  std::shared_ptr<Graph> graph;      // its own copy
-  std::vector<GraphNode*> order;     // top level, dependencies first
-  Graph* source = nullptr;           // null once that graph is gone
+  std::shared_ptr<Graph> graph;   // its own copy
+  std::vector<GraphNode*> order;  // top level, dependencies first
+  Graph* source = nullptr;        // null once that graph is gone
   unsigned long long flags = 0;
   Device* device = nullptr;
   bool has_memory = false;
-  Device* home = nullptr;            // device that keeps its nodes
+  Device* home = nullptr;  // device that keeps its nodes
   GraphFootprint footprint;
-  uint64_t transient_bytes = 0;      // most memory that one launch needs at once (graph_memory.cpp)
+  uint64_t transient_bytes = 0;  // most memory that one launch needs at once (graph_memory.cpp)
 };
 
-// Guards all of the above. When the outermost one of a thread lets go it calls what user objects want called, so that the
-// host's code never runs under the lock.
+// Guards all of the above. When the outermost one of a thread lets go it calls what user objects
+// want called, so that the host's code never runs under the lock.
 class GraphLock {
  public:
   GraphLock();
@@ -161,50 +169,55 @@ inline CUgraphNode to_handle(GraphNode* node) { return reinterpret_cast<CUgraphN
 
 // graph.cpp
 std::shared_ptr<Graph> new_graph(Graph* parent, bool executable = false);
-void keep_graph(std::shared_ptr<Graph> graph);  // now the host's: lives until cuGraphDestroy
+void keep_graph(std::shared_ptr<Graph> graph);    // now the host's: lives until cuGraphDestroy
 std::shared_ptr<Graph> take_graph(Graph* graph);  // no longer the host's; null if it was not
 void keep_exec(std::shared_ptr<GraphExec> exec);
 std::shared_ptr<GraphExec> drop_exec(CUgraphExec handle);  // null: not a live one
-// A deep copy; nodes' origin_id says what they were copied from. The copy belongs to `parent` (may be null).
+// A deep copy; nodes' origin_id says what they were copied from. The copy belongs to `parent` (may
+// be null).
 std::shared_ptr<Graph> clone_graph(const Graph& graph, Graph* parent, bool executable);
 bool has_memory_nodes(const Graph& graph);
 bool has_conditional_nodes(const Graph& graph);
 GraphNode* find_by_origin(Graph& graph, uint64_t origin_id);  // searches child graphs too
 // Dependencies first, otherwise in order of creation. False: there is a cycle.
 bool topological_order(const Graph& graph, std::vector<GraphNode*>* out, GraphNode** offender);
-CUresult check_dependencies(Graph* graph, const CUgraphNode* nodes, const CUgraphEdgeData* data, size_t count,
-                            std::vector<Edge>* out);
+CUresult check_dependencies(Graph* graph, const CUgraphNode* nodes, const CUgraphEdgeData* data,
+                            size_t count, std::vector<Edge>* out);
 GraphNode* append_node(Graph* graph, NodeParams params, const std::vector<Edge>& dependencies);
 void destroy_node(GraphNode* node);  // with its edges
-CUresult add_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* data, size_t count,
-                  NodeParams params);
+CUresult add_node(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                  const CUgraphEdgeData* data, size_t count, NodeParams params);
 void retain(UserObject* object, uint64_t count);
 void release(UserObject* object, uint64_t count);
 
 // graph_nodes.cpp. The new parameters must be of the node's type.
 CUresult replace_params(GraphNode* node, NodeParams params);
 
-// graph_params.cpp: from and to the API's structures; checks everything that can be checked without the graph.
+// graph_params.cpp: from and to the API's structures; checks everything that can be checked without
+// the graph.
 CUresult make_kernel_params(const CUDA_KERNEL_NODE_PARAMS& api, NodeParams* out);
 CUresult make_memcpy_params(const CUDA_MEMCPY3D* copy, CUcontext context, NodeParams* out);
 CUresult make_memset_params(const CUDA_MEMSET_NODE_PARAMS* set, CUcontext context, NodeParams* out);
-CUresult make_batch_params(CUcontext context, unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags,
+CUresult make_batch_params(CUcontext context, unsigned count,
+                           const CUstreamBatchMemOpParams* operations, unsigned flags,
                            NodeParams* out);
 CUresult make_params(const CUgraphNodeParams* api, Graph* graph, NodeParams* out);
 void write_kernel_params(KernelParams& params, CUDA_KERNEL_NODE_PARAMS* out);
-// The launch that a kernel node stands for; points into `params`, `attributes` and stays valid as long as both.
+// The launch that a kernel node stands for; points into `params`, `attributes` and stays valid as
+// long as both.
 KernelLaunch launch_of(KernelParams& params, std::vector<CUlaunchAttribute>* attributes);
 
 // graph_memory.cpp: memory that graphs own.
 CUresult reserve_graph_allocation(Graph* graph, AllocParams* params);  // fixes the address
 CUresult check_graph_free(Graph* graph, CUdeviceptr address);
-void forget_graph_allocations(const Graph& graph);                     // the graph is destroyed
+void forget_graph_allocations(const Graph& graph);  // the graph is destroyed
 void measure_graph_memory(GraphExec* exec);
-CUresult prepare_graph_memory(GraphExec* exec);     // before upload or launch: takes the memory from the card
-CUresult begin_graph_launch(GraphExec* exec);       // checks that earlier launches' memory was freed
+CUresult prepare_graph_memory(
+    GraphExec* exec);  // before upload or launch: takes the memory from the card
+CUresult begin_graph_launch(GraphExec* exec);  // checks that earlier launches' memory was freed
 void run_graph_alloc(GraphExec* exec, const AllocParams& params);
 void run_graph_free(CUdeviceptr address);
-void release_graph_memory(GraphExec* exec);         // the executable graph is destroyed
+void release_graph_memory(GraphExec* exec);  // the executable graph is destroyed
 // What the driver keeps on the device for an executable graph itself. Modelled.
 void charge_graph_exec(GraphExec* exec, Device* device);
 

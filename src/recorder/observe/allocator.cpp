@@ -7,8 +7,8 @@
 #include <string>
 
 #include "recorder/observe/capture.h"
-#include "recorder/observe/operator_observer.h"
 #include "recorder/observe/labels.h"
+#include "recorder/observe/operator_observer.h"
 #include "recorder/values/data_dependent.h"
 #include "recorder/values/engine.h"
 
@@ -29,10 +29,12 @@ const OpFrame* innermost_leaf(const ThreadState& thread) {
 void remember_alloc(ThreadState& thread, uint64_t address) {
   const OpFrame* leaf = innermost_leaf(thread);
   if (!leaf) return;
-  thread.recent[thread.recent_next++ % kRecentAllocs] = {address, leaf->serial, leaf == &thread.frames.back()};
+  thread.recent[thread.recent_next++ % kRecentAllocs] = {address, leaf->serial,
+                                                         leaf == &thread.frames.back()};
 }
 
-// Memory that an operator asked the allocator for by itself and gave back before it ended: its scratch memory.
+// Memory that an operator asked the allocator for by itself and gave back before it ended: its
+// scratch memory.
 void label_if_scratch(ThreadState& thread, uint64_t address) {
   for (RecentAlloc& recent : thread.recent) {
     if (recent.address != address) continue;
@@ -82,7 +84,8 @@ void on_trace(const allocator::TraceEntry& entry) noexcept {
         break;
       default: return;
     }
-    if (event.kind == EventKind::kFreeCompleted && thread && thread->last_free.address == event.address) {
+    if (event.kind == EventKind::kFreeCompleted && thread &&
+        thread->last_free.address == event.address) {
       // Most frees are completed within the call that requests them.
       copy_context(thread->last_free, &event);
     } else {
@@ -110,7 +113,9 @@ void attach_allocator() {
   try {
     current->attachAllocatorTraceTracker(&on_trace);
   } catch (const std::exception&) {
-    message("The allocator \"" + current->name() + "\" tells nothing about its blocks; only device memory is followed", true);
+    message("The allocator \"" + current->name() +
+                "\" tells nothing about its blocks; only device memory is followed",
+            true);
   }
 }
 
@@ -124,11 +129,14 @@ void label_scratch(ThreadState& thread, OpFrame& frame) {
     if (outputs.empty() && !frame.info->result_is_argument.empty()) continue;  // it failed
     bool result = false;
     auto check = [&](const at::Tensor& t) {
-      if (t.defined() && plain_cuda(t)) result |= reinterpret_cast<uint64_t>(t.unsafeGetTensorImpl()->storage().data()) == address;
-      else if (t.defined() && t.is_cuda()) result = true;  // sparse, quantised, wrapped: what it owns is not looked into
+      if (t.defined() && plain_cuda(t))
+        result |= reinterpret_cast<uint64_t>(t.unsafeGetTensorImpl()->storage().data()) == address;
+      else if (t.defined() && t.is_cuda())
+        result = true;  // sparse, quantised, wrapped: what it owns is not looked into
     };
     for (size_t i = 0; i < outputs.size(); i++)
-      for_each_tensor(frame.info->result_kinds[i], outputs[i], [&](const at::Tensor& t, int) { check(t); });
+      for_each_tensor(frame.info->result_kinds[i], outputs[i],
+                      [&](const at::Tensor& t, int) { check(t); });
     if (!result) label(address, abi::Category::kWorkspace, 0);
   }
 }
@@ -136,7 +144,8 @@ void label_scratch(ThreadState& thread, OpFrame& frame) {
 void record_counters() {
   auto* current = allocator::get();
   if (!attached.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
-  constexpr size_t kAll = 0;  // StatType::AGGREGATE; the enumeration moved between namespaces, its first value did not
+  constexpr size_t kAll =
+      0;  // StatType::AGGREGATE; the enumeration moved between namespaces, its first value did not
   int devices = static_cast<int>(bridge().session ? bridge().session->device_count : 1);
   for (int device = 0; device < devices; device++) {
     try {
@@ -164,7 +173,9 @@ void record_counters() {
 
 bool capturing() {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream().stream(), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream().stream(), &status) ==
+             cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
 }
 
 }  // namespace tonnage::recorder

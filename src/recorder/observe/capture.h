@@ -3,7 +3,8 @@
 
 namespace tonnage::recorder {
 
-// True while kernels that this thread launches are recorded for later instead of run: values computed now hold once only.
+// True while kernels that this thread launches are recorded for later instead of run: values
+// computed now hold once only.
 bool capturing();
 
 }  // namespace tonnage::recorder

@@ -10,25 +10,29 @@
 
 #include "recorder/observe/operator_observer.h"
 #include "recorder/observe/python_api.h"
-#include "recorder/values/data_dependent.h"
 #include "recorder/state.h"
+#include "recorder/values/data_dependent.h"
 #include "recorder/values/engine.h"
 
 namespace tonnage::recorder {
 namespace {
 
-constexpr int kMaxNamings = 8;  // asking Python for names walks all modules; new ones are rare after the first step
+constexpr int kMaxNamings =
+    8;  // asking Python for names walks all modules; new ones are rare after the first step
 
 constexpr uint32_t kRoot = UINT32_MAX;
 
 struct Parameters {
   std::mutex mutex;  // also taken under the allocator's lock; nothing is called while it is held
-  std::unordered_map<uint64_t, uint32_t> module_at;  // by address; 0: no name known; kRoot: a parameter of no module
-  std::unordered_map<uint32_t, std::string> names;   // of modules
-  std::unordered_map<uint64_t, uint32_t> outer;      // module and levels -> module
+  std::unordered_map<uint64_t, uint32_t>
+      module_at;  // by address; 0: no name known; kRoot: a parameter of no module
+  std::unordered_map<uint32_t, std::string> names;  // of modules
+  std::unordered_map<uint64_t, uint32_t> outer;     // module and levels -> module
   std::atomic<size_t> size{0};
-  std::atomic<uint64_t> changes{1};                  // of module_at: what threads remember of it holds while this stays
-  std::atomic<uint8_t> filter[1 << 12] = {};         // by address: lets most frees pass without the lock; only ever set
+  std::atomic<uint64_t> changes{
+      1};  // of module_at: what threads remember of it holds while this stays
+  std::atomic<uint8_t> filter[1 << 12] =
+      {};  // by address: lets most frees pass without the lock; only ever set
 
   static size_t slot(uint64_t address) { return (address >> 9) * 0x9e3779b97f4a7c15ull >> 52; }
   std::atomic<int> namings{0};
@@ -47,7 +51,8 @@ std::string own_path() {
   return dladdr(reinterpret_cast<void*>(&own_path), &info) && info.dli_fname ? info.dli_fname : "";
 }
 
-// Calls a function of tonnage.labels with one string; false if that module was not injected or failed.
+// Calls a function of tonnage.labels with one string; false if that module was not injected or
+// failed.
 bool call_python(const char* function, const std::string& argument) {
   PythonScope scope;
   if (!scope.entered()) return false;
@@ -67,7 +72,8 @@ bool call_python(const char* function, const std::string& argument) {
   return true;
 }
 
-// The Python object of a tensor, borrowed; null where there is none. The slot's interface differs between PyTorch versions.
+// The Python object of a tensor, borrowed; null where there is none. The slot's interface differs
+// between PyTorch versions.
 template <class Slot>
 const void* object_in(const Slot& slot) {
   if constexpr (requires { slot.load_pyobj(); })
@@ -76,7 +82,8 @@ const void* object_in(const Slot& slot) {
     return slot._unchecked_untagged_pyobj();
 }
 
-// Asks Python for the names of all parameters: not from under a lock, on a thread that may take the GIL.
+// Asks Python for the names of all parameters: not from under a lock, on a thread that may take the
+// GIL.
 void ask_for_names() {
   if (python_state.load() != 1) return;
   uint32_t step = recorder().steps.load();
@@ -119,9 +126,11 @@ void attach_python() {
   if (call_python("attach", own_path()))
     python_state = 1;
   else
-    message("Names of parameters and optimizer states are missing: Tonnage's Python part was not loaded (python -I, -S or -E, or "
-            "another PYTHONPATH)",
-            false);
+    message(
+        "Names of parameters and optimizer states are missing: Tonnage's Python part was not "
+        "loaded (python -I, -S or -E, or "
+        "another PYTHONPATH)",
+        false);
 }
 
 uint32_t module_of_parameter(ThreadState& thread, const at::Tensor& parameter) {
@@ -156,7 +165,9 @@ uint32_t module_of_parameter(ThreadState& thread, const at::Tensor& parameter) {
   };
   uint32_t module = module_now();
   if (module == 0) {
-    const void* object = python_state.load() == 1 ? object_in(*parameter.unsafeGetTensorImpl()->pyobj_slot()) : nullptr;
+    const void* object = python_state.load() == 1
+                             ? object_in(*parameter.unsafeGetTensorImpl()->pyobj_slot())
+                             : nullptr;
     if (object)
       call_python("meet_leaf", std::to_string(reinterpret_cast<uintptr_t>(object)));
     else
@@ -199,7 +210,9 @@ uint32_t outer_module(uint32_t module, size_t levels) {
 void address_freed(uint64_t address) {
   forget_assumption(address);
   Parameters& p = parameters();
-  if (p.size.load(std::memory_order_relaxed) == 0 || !p.filter[Parameters::slot(address)].load(std::memory_order_relaxed)) return;
+  if (p.size.load(std::memory_order_relaxed) == 0 ||
+      !p.filter[Parameters::slot(address)].load(std::memory_order_relaxed))
+    return;
   std::lock_guard<std::mutex> lock(p.mutex);
   if (p.module_at.erase(address)) p.changes.fetch_add(1, std::memory_order_release);
   p.size = p.module_at.size();
@@ -210,8 +223,10 @@ void address_freed(uint64_t address) {
 // What python/tonnage/labels.py calls through ctypes.
 extern "C" {
 
-// n addresses, categories (abi::Category) and names; a parameter's name also names its module ("layer1.0.conv1.weight").
-__attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const uint64_t* addresses, const uint8_t* categories,
+// n addresses, categories (abi::Category) and names; a parameter's name also names its module
+// ("layer1.0.conv1.weight").
+__attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const uint64_t* addresses,
+                                                                const uint8_t* categories,
                                                                 const char* const* names) {
   using namespace tonnage;
   for (size_t i = 0; i < n; i++) {
@@ -221,7 +236,9 @@ __attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const 
     if (static_cast<abi::Category>(categories[i]) != abi::Category::kParameter) continue;
     size_t dot = name.rfind('.');
     std::string module(dot == std::string_view::npos ? std::string_view() : name.substr(0, dot));
-    uint32_t module_id = module.empty() ? recorder::kRoot : recorder::bridge().intern_string(module.data(), module.size());
+    uint32_t module_id = module.empty()
+                             ? recorder::kRoot
+                             : recorder::bridge().intern_string(module.data(), module.size());
     auto& p = recorder::parameters();
     std::lock_guard<std::mutex> lock(p.mutex);
     p.filter[recorder::Parameters::slot(addresses[i])].store(1, std::memory_order_relaxed);
@@ -235,10 +252,13 @@ __attribute__((visibility("default"))) void tonnage_torch_label(size_t n, const 
 // The optimizer's step has returned (its record-function scope is still open).
 __attribute__((visibility("default"))) void tonnage_torch_step() {
   using namespace tonnage;
-  if (recorder::ThreadState* thread = recorder::thread_state()) recorder::note_optimizer_step(*thread);
+  if (recorder::ThreadState* thread = recorder::thread_state())
+    recorder::note_optimizer_step(*thread);
 }
 
-__attribute__((visibility("default"))) void tonnage_torch_observe_all() { tonnage::recorder::observe_plain_views(); }
+__attribute__((visibility("default"))) void tonnage_torch_observe_all() {
+  tonnage::recorder::observe_plain_views();
+}
 
 __attribute__((visibility("default"))) void tonnage_torch_message(const char* text, int warning) {
   if (text) tonnage::recorder::message(text, warning != 0);

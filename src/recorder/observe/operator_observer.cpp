@@ -28,10 +28,11 @@ namespace {
 using abi::EventKind;
 using abi::Phase;
 
-// --- Steps -----------------------------------------------------------------------------------------------------------------
+// --- Steps ---
 
 std::atomic<bool> backward_since_step{false};
-std::atomic<bool> step_pending{false};     // parameters were updated; the step ends when the next forward pass begins
+std::atomic<bool> step_pending{
+    false};  // parameters were updated; the step ends when the next forward pass begins
 std::atomic<bool> optimizer_scope_seen{false};
 std::atomic<bool> training_began{false};
 
@@ -47,11 +48,12 @@ void end_step() {
   bridge().flush();
 }
 
-// --- Lines of the forward pass, for the backward pass ------------------------------------------------------------------------
+// --- Lines of the forward pass, for the backward pass ---
 
 }  // namespace
 
-// Autograd numbers the nodes of each forward thread; the backward pass names the number and the thread.
+// Autograd numbers the nodes of each forward thread; the backward pass names the number and the
+// thread.
 struct ForwardTable {
   static constexpr size_t kEntries = 1 << 16;
   struct Entry {
@@ -81,9 +83,11 @@ ForwardTables& forward_tables() {
 }
 
 void remember_forward(ThreadState& thread, int64_t sequence) {
-  if (!thread.forward) thread.forward = forward_tables().of(at::RecordFunction::currentThreadId(), true);
+  if (!thread.forward)
+    thread.forward = forward_tables().of(at::RecordFunction::currentThreadId(), true);
   if (!thread.forward) return;
-  if (thread.native_stack && thread.stack == 0 && recorder().settings.stacks) thread.stack = native_stack();
+  if (thread.native_stack && thread.stack == 0 && recorder().settings.stacks)
+    thread.stack = native_stack();
   auto& entry = thread.forward->entries[static_cast<size_t>(sequence) % ForwardTable::kEntries];
   entry.stack.store(thread.stack, std::memory_order_relaxed);
   entry.module.store(thread.module, std::memory_order_relaxed);
@@ -109,9 +113,11 @@ bool recall_forward(ThreadState& thread, uint64_t forward_thread, int64_t sequen
   return false;
 }
 
-// --- Frames ------------------------------------------------------------------------------------------------------------------
+// --- Frames ---
 
-bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
 
 OpFrame& push(ThreadState& thread, const at::RecordFunction& f, OpFrame::Kind kind) {
   thread.frames.emplace_back();
@@ -148,11 +154,14 @@ void emit_phase(ThreadState& thread) {
   bridge().emit(&event);
 }
 
-// A closure that an optimizer's step calls (LBFGS, Lightning with every optimizer) runs with gradients: it is a forward pass.
-bool in_optimizer(const ThreadState& thread) { return thread.optimizer_depth > 0 && !c10::GradMode::is_enabled(); }
+// A closure that an optimizer's step calls (LBFGS, Lightning with every optimizer) runs with
+// gradients: it is a forward pass.
+bool in_optimizer(const ThreadState& thread) {
+  return thread.optimizer_depth > 0 && !c10::GradMode::is_enabled();
+}
 
-// The parameter that a tensor is, or is a view of: a leaf that requires a gradient. Only leaves have the flag themselves; asking
-// the tensor takes a lock where it is a view.
+// The parameter that a tensor is, or is a view of: a leaf that requires a gradient. Only leaves
+// have the flag themselves; asking the tensor takes a lock where it is a view.
 const at::Tensor* parameter_of(const at::Tensor& t) {
   if (!t.defined() || !t.is_cuda()) return nullptr;
   const at::Tensor* whole = &t;
@@ -166,7 +175,8 @@ const at::Tensor* parameter_of(const at::Tensor& t) {
   return meta && meta->requires_grad_ && !meta->grad_fn_ ? whole : nullptr;
 }
 
-// Parameters among the operator's inputs: they name the module, mark the beginning of training, and C++ optimizers' updates.
+// Parameters among the operator's inputs: they name the module, mark the beginning of training, and
+// C++ optimizers' updates.
 void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::RecordFunction& f) {
   if (thread.backward_depth > 0 || in_optimizer(thread)) return;
   auto inputs = inputs_of(f, info);
@@ -177,7 +187,8 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
     if (!parameter) return;
     if (written) {
       if (!grad) parameter_updated(*parameter);
-      if (!grad && !optimizer_scope_seen.load(std::memory_order_relaxed) && backward_since_step.load(std::memory_order_relaxed))
+      if (!grad && !optimizer_scope_seen.load(std::memory_order_relaxed) &&
+          backward_since_step.load(std::memory_order_relaxed))
         step_pending.store(true, std::memory_order_relaxed);
       return;
     }
@@ -194,25 +205,32 @@ void look_at_parameters(ThreadState& thread, const OpInfo& info, const at::Recor
     const bool list = info.kinds[i] == ArgumentKind::kTensors;
     if (list && inputs[i].isList() && inputs[i].toListRef().size() > kLongestList) continue;
     if (list || info.kinds[i] == ArgumentKind::kTensor)
-      for_each_tensor(info.kinds[i], inputs[i], [&](const at::Tensor& t, int) { look(t, info.writes[i]); });
+      for_each_tensor(info.kinds[i], inputs[i],
+                      [&](const at::Tensor& t, int) { look(t, info.writes[i]); });
   }
-  // A module's forward and its call take three frames; further out, the call is the module's parent's, or nobody's.
+  // A module's forward and its call take three frames; further out, the call is the module's
+  // parent's, or nobody's.
   if (!found && thread.depth > 0 && thread.parameter_module != 0) {
-    size_t levels = thread.parameter_depth > thread.depth ? (thread.parameter_depth - thread.depth + 1) / 3 : 0;
-    thread.module = levels ? outer_module(thread.parameter_module, levels) : thread.parameter_module;
+    size_t levels =
+        thread.parameter_depth > thread.depth ? (thread.parameter_depth - thread.depth + 1) / 3 : 0;
+    thread.module =
+        levels ? outer_module(thread.parameter_module, levels) : thread.parameter_module;
   }
 }
 
-// torch.func transforms, tracing and dispatch modes look at the call first; the real call comes after them.
+// torch.func transforms, tracing and dispatch modes look at the call first; the real call comes
+// after them.
 bool under_transform() {
-  constexpr c10::DispatchKeySet kTransforms({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                             c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
-                                             c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer, c10::DispatchKey::Fake});
+  constexpr c10::DispatchKeySet kTransforms(
+      {c10::DispatchKey::Python, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+       c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
+       c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer, c10::DispatchKey::Fake});
   auto local = c10::impl::tls_local_dispatch_key_set();
   return (local.included_ - local.excluded_).has_any(kTransforms);
 }
 
-// .to(device) and .cuda() of host data: what is allocated inside is an input, or a parameter while the model is built.
+// .to(device) and .cuda() of host data: what is allocated inside is an input, or a parameter while
+// the model is built.
 bool copies_from_host(const OpInfo& info, const at::RecordFunction& f) {
   if (!info.moves) return false;
   auto inputs = inputs_of(f, info);
@@ -241,10 +259,12 @@ bool all_tensors(const OpInfo& info, const at::RecordFunction& f, Test test) {
 }
 
 bool on_host(const at::Tensor& t) { return t.device().is_cpu(); }
-bool unknown_on_card(const at::Tensor& t) { return t.is_cuda() && plain_cuda(t) && !bridge().content_any(address_of(t), span_bytes(t)); }
+bool unknown_on_card(const at::Tensor& t) {
+  return t.is_cuda() && plain_cuda(t) && !bridge().content_any(address_of(t), span_bytes(t));
+}
 
-// The inside of this call is passed by until it ends. Where only the recorder observes, PyTorch need not even ask: a call of the
-// recorder costs it more to prepare than it takes.
+// The inside of this call is passed by until it ends. Where only the recorder observes, PyTorch
+// need not even ask: a call of the recorder costs it more to prepare than it takes.
 void close_inside(ThreadState& thread, const at::RecordFunction& f) {
   thread.closed = &f;
   if (!only_observer(f)) return;
@@ -259,8 +279,8 @@ void reopen(ThreadState& thread) {
   at::enableRecordFunction(true);
 }
 
-// Where nothing known goes in, nothing known comes out of views and casts: what they call is passed by until they end. Its memory
-// counts as the call's own, its kernels as accounted for.
+// Where nothing known goes in, nothing known comes out of views and casts: what they call is passed
+// by until they end. Its memory counts as the call's own, its kernels as accounted for.
 void close(ThreadState& thread, OpFrame& frame, const at::RecordFunction& f) {
   if (under_transform() || !all_tensors(*frame.info, f, unknown_on_card)) return;
   frame.closed = true;
@@ -276,31 +296,38 @@ void remember_inside(ThreadState& thread, const OpFrame& frame) {
   if (thread.backward_depth > 0 || !c10::GradMode::is_enabled()) return;
   constexpr uint64_t kMost = 64;
   const uint64_t end = std::min(at::sequence_number::peek(), frame.first_sequence + kMost);
-  for (uint64_t number = frame.first_sequence; number < end; number++) remember_forward(thread, static_cast<int64_t>(number));
+  for (uint64_t number = frame.first_sequence; number < end; number++)
+    remember_forward(thread, static_cast<int64_t>(number));
 }
 
 void label_gradient(const at::Tensor& gradient) {
-  if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0) label(address_of(gradient), abi::Category::kGradient, 0);
+  if (gradient.defined() && plain_cuda(gradient) && gradient.numel() > 0)
+    label(address_of(gradient), abi::Category::kGradient, 0);
 }
 
-// The first of these that an AccumulateGrad calls keeps the gradient or adds it; hooks after it may use it up at once.
+// The first of these that an AccumulateGrad calls keeps the gradient or adds it; hooks after it may
+// use it up at once.
 void look_for_gradient(OpFrame& accumulation, const OpInfo& info, const at::RecordFunction& f) {
   if (!info.keeps_gradient) return;
   accumulation.gradient_expected = false;
-  if (!info.makes_gradient) accumulation.accumulates = nullptr;  // nothing new to look at in the end
+  if (!info.makes_gradient)
+    accumulation.accumulates = nullptr;  // nothing new to look at in the end
   const auto inputs = inputs_of(f, info);
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
     for_each_tensor(info.kinds[i], inputs[i], [](const at::Tensor& t, int) { label_gradient(t); });
 }
 
 void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
-  const bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
+  const bool outermost =
+      thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
   OpFrame& frame = push(thread, f, OpFrame::Kind::kOperator);
   frame.info = &info;
   frame.name = info.name_id;
   if (outermost) {
     attach_python();
-    if (step_pending.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() && thread.backward_depth == 0) finish_pending_step();
+    if (step_pending.load(std::memory_order_relaxed) && c10::GradMode::is_enabled() &&
+        thread.backward_depth == 0)
+      finish_pending_step();
     take_stack(thread);
     look_at_parameters(thread, info, f);
     emit_phase(thread);
@@ -317,8 +344,10 @@ void operator_begins(ThreadState& thread, const at::RecordFunction& f, const OpI
   if (collective) return before_collective(thread, frame);
   before_operator(thread, frame);
   if (frame.opaque) return;
-  for (size_t i = thread.frames.size() - 1; i-- > 0 && thread.frames[i].kind == OpFrame::Kind::kOperator;)
-    if (thread.frames[i].name == frame.name && !thread.frames[i].opaque) thread.frames[i].delegated = true;
+  for (size_t i = thread.frames.size() - 1;
+       i-- > 0 && thread.frames[i].kind == OpFrame::Kind::kOperator;)
+    if (thread.frames[i].name == frame.name && !thread.frames[i].opaque)
+      thread.frames[i].delegated = true;
 }
 
 // Interned, from a small cache by the name's end: the names of nodes differ there.
@@ -326,7 +355,8 @@ uint32_t node_name(ThreadState& thread, std::string_view name) {
   constexpr size_t kBytes = sizeof(uint64_t);
   uint64_t end = name.size();
   if (name.size() >= kBytes) std::memcpy(&end, name.data() + name.size() - kBytes, kBytes);
-  auto& slot = thread.node_names[((end + name.size()) * 0x9e3779b97f4a7c15ull) >> (64 - kNodeNameBits)];
+  auto& slot =
+      thread.node_names[((end + name.size()) * 0x9e3779b97f4a7c15ull) >> (64 - kNodeNameBits)];
   if (slot.id == 0 || slot.text != name) {
     slot.text = name;
     slot.id = intern(name);
@@ -334,8 +364,9 @@ uint32_t node_name(ThreadState& thread, std::string_view name) {
   return slot.id;
 }
 
-// The engine tells of every node before it runs it. Its own scope for nodes (BACKWARD_FUNCTION) is not asked for: making the
-// node's name and the list of its inputs once more takes longer than all that is done here.
+// The engine tells of every node before it runs it. Its own scope for nodes (BACKWARD_FUNCTION) is
+// not asked for: making the node's name and the list of its inputs once more takes longer than all
+// that is done here.
 constexpr std::string_view kEvaluates = "autograd::engine::evaluate_function: ";
 
 void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_view name) {
@@ -344,7 +375,8 @@ void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_v
   thread.backward_depth++;
   backward_since_step.store(true, std::memory_order_relaxed);
   const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
-  if (node && recall_forward(thread, node->thread_id(), static_cast<int64_t>(node->sequence_nr()))) {
+  if (node &&
+      recall_forward(thread, node->thread_id(), static_cast<int64_t>(node->sequence_nr()))) {
     thread.node_stack = thread.stack;
     thread.node_module = thread.module;
   } else {  // a node without a line of its own (AccumulateGrad): the line that its gradient came from
@@ -352,10 +384,12 @@ void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_v
     thread.module = thread.node_module;
   }
   if (name == "torch::autograd::AccumulateGrad") {
-    frame.accumulates = static_cast<torch::autograd::AccumulateGrad*>(node.get());  // the name is its type's
+    frame.accumulates =
+        static_cast<torch::autograd::AccumulateGrad*>(node.get());  // the name is its type's
     frame.gradient_expected = frame.accumulates != nullptr;
     // Hooks after it may use the gradient up before the node ends.
-    if (frame.accumulates && (!node->post_hooks().empty() || node->tensor_post_acc_grad_hooks())) observe_detach();
+    if (frame.accumulates && (!node->post_hooks().empty() || node->tensor_post_acc_grad_hooks()))
+      observe_detach();
   }
   emit_phase(thread);
 }
@@ -397,14 +431,15 @@ void frame_ends(ThreadState& thread, OpFrame& frame, bool follow) {
   }
 }
 
-// --- Callbacks ---------------------------------------------------------------------------------------------------------------
+// --- Callbacks ---
 
 void count_exception() { recorder().counters.exceptions.fetch_add(1, std::memory_order_relaxed); }
 
 // Nothing can happen inside a view: it needs no frame, but its node in the graph has a line.
 void view_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
   if (f.seqNr() < 0 || thread.backward_depth > 0) return;
-  const bool outermost = thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
+  const bool outermost =
+      thread.frames.empty() || thread.frames.back().kind != OpFrame::Kind::kOperator;
   if (outermost) {
     take_stack(thread);
     look_at_parameters(thread, info, f);
@@ -425,12 +460,14 @@ void function_begins(ThreadState& thread, const at::RecordFunction& f) {
     if (info->special != Special::kScalarRead) close_inside(thread, f);
     return;
   }
-  if (!thread.frames.empty() && thread.frames.back().gradient_expected) look_for_gradient(thread.frames.back(), *info, f);
+  if (!thread.frames.empty() && thread.frames.back().gradient_expected)
+    look_for_gradient(thread.frames.back(), *info, f);
   if (info->only_views && !info->closable) return view_begins(thread, f, *info);
   operator_begins(thread, f, *info);
 }
 
-// Frames end in reverse order; one whose end never came (it moved to another thread) is dropped with the frame below it.
+// Frames end in reverse order; one whose end never came (it moved to another thread) is dropped
+// with the frame below it.
 void function_ends(ThreadState& thread, const at::RecordFunction& f) {
   if (thread.closed == &f) {
     reopen(thread);
@@ -478,7 +515,9 @@ void user_scope_begins(ThreadState& thread, std::string_view name) {
 
 void user_scope_ends(ThreadState& thread, std::string_view name) {
   if (starts_with(name, "Optimizer.")) {
-    if (thread.optimizer_depth > 0 && --thread.optimizer_depth == 0 && starts_with(name, "Optimizer.step#")) note_optimizer_step(thread);
+    if (thread.optimizer_depth > 0 && --thread.optimizer_depth == 0 &&
+        starts_with(name, "Optimizer.step#"))
+      note_optimizer_step(thread);
   } else if (starts_with(name, "enumerate(DataLoader)")) {
     if (thread.data_depth > 0) thread.data_depth--;
   } else {
@@ -527,7 +566,8 @@ Phase current_phase(const ThreadState& thread) {
   if (thread.data_depth > 0) return Phase::kData;
   if (!training_began.load(std::memory_order_relaxed)) return Phase::kInit;
   if (c10::GradMode::is_enabled() || thread.named_depth > 0) return Phase::kForward;
-  // Gradient clipping and hand-written or C++ optimizers have no scope: work without gradients between backward and next forward.
+  // Gradient clipping and hand-written or C++ optimizers have no scope: work without gradients
+  // between backward and next forward.
   if (backward_since_step.load(std::memory_order_relaxed)) return Phase::kOptimizer;
   return Phase::kEval;
 }
@@ -558,7 +598,8 @@ void fill_context(abi::MemoryEvent* event) {
 
 void note_optimizer_step(ThreadState& thread) {
   if (!backward_since_step.load(std::memory_order_relaxed)) return;
-  if (thread.backward_depth > 0) {  // an optimizer per parameter, run inside the backward pass: all of them are one step
+  if (thread.backward_depth >
+      0) {  // an optimizer per parameter, run inside the backward pass: all of them are one step
     step_pending.store(true, std::memory_order_relaxed);
     return;
   }
@@ -573,7 +614,8 @@ void finish_pending_step() {
 void observe_operators() {
   watch_operators();
   leave_out_plain_views();
-  // One for all scopes: PyTorch copies the list of callbacks whenever a thread's state changes, as at every backward node.
+  // One for all scopes: PyTorch copies the list of callbacks whenever a thread's state changes, as
+  // at every backward node.
   at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends)
                             .needsInputs(true)
                             .needsOutputs(true)

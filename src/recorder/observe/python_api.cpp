@@ -22,14 +22,17 @@ PythonApi look_up() {
   if (!all) return api;
   find(api.is_finalizing, "Py_IsFinalizing", "_Py_IsFinalizing");
   all &= find(api.gil_check, "PyGILState_Check") & find(api.gil_ensure, "PyGILState_Ensure") &
-         find(api.gil_release, "PyGILState_Release") & find(api.this_thread_state, "PyGILState_GetThisThreadState") &
-         find(api.frame_of_thread, "PyThreadState_GetFrame") & find(api.frame_back, "PyFrame_GetBack") &
-         find(api.frame_code, "PyFrame_GetCode") & find(api.frame_line, "PyFrame_GetLineNumber") &
-         find(api.code_line, "PyCode_Addr2Line") & find(api.get_attribute, "PyObject_GetAttrString") &
-         find(api.utf8, "PyUnicode_AsUTF8AndSize") & find(api.incref, "Py_IncRef") & find(api.decref, "Py_DecRef") &
-         find(api.error_fetch, "PyErr_Fetch") & find(api.error_restore, "PyErr_Restore") & find(api.error_clear, "PyErr_Clear") &
-         find(api.module_dict, "PyImport_GetModuleDict") & find(api.dict_get, "PyDict_GetItemString") &
-         find(api.call_method, "PyObject_CallMethod");
+         find(api.gil_release, "PyGILState_Release") &
+         find(api.this_thread_state, "PyGILState_GetThisThreadState") &
+         find(api.frame_of_thread, "PyThreadState_GetFrame") &
+         find(api.frame_back, "PyFrame_GetBack") & find(api.frame_code, "PyFrame_GetCode") &
+         find(api.frame_line, "PyFrame_GetLineNumber") & find(api.code_line, "PyCode_Addr2Line") &
+         find(api.get_attribute, "PyObject_GetAttrString") &
+         find(api.utf8, "PyUnicode_AsUTF8AndSize") & find(api.incref, "Py_IncRef") &
+         find(api.decref, "Py_DecRef") & find(api.error_fetch, "PyErr_Fetch") &
+         find(api.error_restore, "PyErr_Restore") & find(api.error_clear, "PyErr_Clear") &
+         find(api.module_dict, "PyImport_GetModuleDict") &
+         find(api.dict_get, "PyDict_GetItemString") & find(api.call_method, "PyObject_CallMethod");
   find(api.frame_lasti, "PyFrame_GetLasti");
   find(api.gc_disable, "PyGC_Disable");
   find(api.gc_enable, "PyGC_Enable");

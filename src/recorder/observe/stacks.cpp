@@ -21,12 +21,13 @@ namespace {
 
 constexpr size_t kMaxFrames = 128;
 
-// Where CPython keeps a thread's frames. From the headers Include/cpython/pystate.h and Include/internal/pycore_frame.h (3.14:
-// pycore_interpframe_structs.h) of each version; bytes from the start of the struct.
+// Where CPython keeps a thread's frames. From the headers Include/cpython/pystate.h and
+// Include/internal/pycore_frame.h (3.14: pycore_interpframe_structs.h) of each version; bytes from
+// the start of the struct.
 struct FrameLayout {
   int minor;
-  int thread_frame;      // PyThreadState: current frame, or the _PyCFrame that points at it
-  int cframe_frame;      // in _PyCFrame; -1: the thread state points at the frame itself
+  int thread_frame;  // PyThreadState: current frame, or the _PyCFrame that points at it
+  int cframe_frame;  // in _PyCFrame; -1: the thread state points at the frame itself
   int code, previous, instruction, owner;
   int first_foreign_owner;  // owners from this number on are not Python frames
 };
@@ -77,7 +78,8 @@ class Stacks {
     std::vector<abi::Frame> frames;
     for (int i = 0; i < n; i++) {
       auto known = native_frames_.find(addresses[i]);
-      if (known == native_frames_.end()) known = native_frames_.emplace(addresses[i], describe(addresses[i])).first;
+      if (known == native_frames_.end())
+        known = native_frames_.emplace(addresses[i], describe(addresses[i])).first;
       if (known->second.file != abi::kNoId) frames.push_back(known->second);
     }
     uint32_t id = frames.empty() ? 0 : bridge_->intern_stack(frames.data(), frames.size());
@@ -103,9 +105,11 @@ class Stacks {
   // Frames of the thread, innermost first.
   size_t walk(const void* thread, RawFrame* out) const {
     size_t n = 0;
-    for (const void* frame = current_frame(thread); frame && n < kMaxFrames; frame = read_at<const void*>(frame, layout_->previous)) {
+    for (const void* frame = current_frame(thread); frame && n < kMaxFrames;
+         frame = read_at<const void*>(frame, layout_->previous)) {
       if (read_at<uint8_t>(frame, layout_->owner) >= layout_->first_foreign_owner) continue;
-      uintptr_t code = read_at<uintptr_t>(frame, layout_->code) & ~uintptr_t{3};  // 3.14 keeps tags in the low bits
+      uintptr_t code = read_at<uintptr_t>(frame, layout_->code) &
+                       ~uintptr_t{3};  // 3.14 keeps tags in the low bits
       const char* instruction = read_at<const char*>(frame, layout_->instruction);
       if (!code || !instruction) continue;
       out[n++] = {reinterpret_cast<const void*>(code), instruction};
@@ -143,7 +147,8 @@ class Stacks {
     return id;
   }
 
-  // The frame's file, function and line; false (and an empty frame) if it is new and the GIL cannot be had.
+  // The frame's file, function and line; false (and an empty frame) if it is new and the GIL cannot
+  // be had.
   bool frame_of(const RawFrame& raw, bool may_wait, abi::Frame& out) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -156,7 +161,8 @@ class Stacks {
     if (!may_wait && !holds_gil()) return false;
     PythonScope scope;
     if (!scope.entered()) return false;
-    int offset = static_cast<int>(raw.instruction - static_cast<const char*>(raw.code)) - code_start_.load(std::memory_order_relaxed);
+    int offset = static_cast<int>(raw.instruction - static_cast<const char*>(raw.code)) -
+                 code_start_.load(std::memory_order_relaxed);
     out = describe_code(const_cast<void*>(raw.code), offset);
     // The reference keeps the code object, so its instructions' addresses stay unique keys.
     python_api().incref(const_cast<void*>(raw.code));
@@ -193,7 +199,8 @@ class Stacks {
     return frame;
   }
 
-  // Compares what is read in place with what the interpreter's own functions say, once, on the first thread with Python frames.
+  // Compares what is read in place with what the interpreter's own functions say, once, on the
+  // first thread with Python frames.
   Mode check_layout(bool may_wait) {
     const PythonApi& api = python_api();
     const FrameLayout* layout = nullptr;
@@ -208,8 +215,10 @@ class Stacks {
     Mode result = Mode::kPublic;
     if (layout && api.frame_lasti) {
       layout_ = layout;
-      // Before anything is followed: the thread's current frame must be the one that its frame object names.
-      if (current_frame(thread) == read_at<const void*>(frame, kFrameObjectFrame)) result = compare(thread, frame);
+      // Before anything is followed: the thread's current frame must be the one that its frame
+      // object names.
+      if (current_frame(thread) == read_at<const void*>(frame, kFrameObjectFrame))
+        result = compare(thread, frame);
     }
     api.decref(frame);
     mode_.store(result, std::memory_order_release);
@@ -281,7 +290,9 @@ class Stacks {
     const char* inside = static_cast<const char*>(address) - 1;
     if (!dladdr(inside, &info) || !info.dli_fname) return frame;
     // The recorder's own frames, and the driver's, say nothing about the program.
-    if (std::strstr(info.dli_fname, "libtonnage_torch") || std::strstr(info.dli_fname, "libcuda.so")) return frame;
+    if (std::strstr(info.dli_fname, "libtonnage_torch") ||
+        std::strstr(info.dli_fname, "libcuda.so"))
+      return frame;
     frame.file = bridge_->intern_string(info.dli_fname, std::strlen(info.dli_fname));
     if (info.dli_sname) {
       int status = 0;
@@ -291,7 +302,9 @@ class Stacks {
       std::free(plain);
     } else {
       char text[32];
-      int n = std::snprintf(text, sizeof text, "+0x%llx", static_cast<unsigned long long>(inside - static_cast<const char*>(info.dli_fbase)));
+      int n = std::snprintf(
+          text, sizeof text, "+0x%llx",
+          static_cast<unsigned long long>(inside - static_cast<const char*>(info.dli_fbase)));
       frame.function = bridge_->intern_string(text, static_cast<size_t>(n));
     }
     return frame;

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "recorder/observe/labels.h"
-#include "recorder/values/mailbox.h"
 #include "recorder/observe/operators.h"
-#include "recorder/values/plain_cpu.h"
 #include "recorder/values/engine.h"
+#include "recorder/values/mailbox.h"
+#include "recorder/values/plain_cpu.h"
 
 #if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
 #define TONNAGE_HAS_C10D 1
@@ -62,8 +62,11 @@ struct Extent {
   }
 };
 
-// Both ends know the size and the type of what passes between them, so both know whether its value is told.
-bool told(const Extent& extent) { return extent.elements > 0 && small_enough(extent.type, extent.elements); }
+// Both ends know the size and the type of what passes between them, so both know whether its value
+// is told.
+bool told(const Extent& extent) {
+  return extent.elements > 0 && small_enough(extent.type, extent.elements);
+}
 
 struct Source {
   int rank;
@@ -80,11 +83,11 @@ struct Plan {
   bool valid = false;
   std::vector<std::vector<Extent>> sends;  // by receiver, this rank included
   std::vector<Receipt> receipts;
-  std::vector<Extent> outputs;             // all that is written
+  std::vector<Extent> outputs;  // all that is written
   std::optional<c10d::ReduceOp::RedOpType> reduction;
 };
 
-// --- Reading the call ------------------------------------------------------------------------------------------------------
+// --- Reading the call ---
 
 class Call {
  public:
@@ -94,7 +97,8 @@ class Call {
       const std::string& name = arguments[i].name();
       if (name == "process_group") group = class_at<c10d::ProcessGroup>(i);
       if (name == "reduce_op") reduction = class_at<c10d::ReduceOp>(i);
-      if (name == "root_rank" || name == "dst" || name == "src") peer = static_cast<int>(inputs[i].toInt());
+      if (name == "root_rank" || name == "dst" || name == "src")
+        peer = static_cast<int>(inputs[i].toInt());
       if (name == "output_split_sizes") output_splits = inputs[i].toIntVector();
       if (name == "input_split_sizes") input_splits = inputs[i].toIntVector();
       if (i < 2 && name != "process_group") (i == 0 ? first_ : second_) = &inputs[i];
@@ -106,7 +110,8 @@ class Call {
   int peer = -1;
   std::vector<int64_t> output_splits, input_splits;
 
-  // Tensors of the first or second argument, lists of lists one after another; false if one is not dense memory of a card.
+  // Tensors of the first or second argument, lists of lists one after another; false if one is not
+  // dense memory of a card.
   bool first(std::vector<Extent>* out) const { return first_ && extents(*first_, out); }
   bool second(std::vector<Extent>* out) const { return second_ && extents(*second_, out); }
   // Rows of the tensors of alltoall_base_.
@@ -143,12 +148,14 @@ class Call {
 };
 
 // `splits` in rows, or equal parts where it is empty.
-std::vector<Extent> split(const Extent& whole, const std::vector<int64_t>& splits, int64_t rows, int ranks) {
+std::vector<Extent> split(const Extent& whole, const std::vector<int64_t>& splits, int64_t rows,
+                          int ranks) {
   std::vector<Extent> parts;
   const int64_t per_row = rows > 0 ? whole.elements / rows : 0;
   int64_t at = 0;
   for (int r = 0; r < ranks; r++) {
-    const int64_t count = splits.empty() ? whole.elements / ranks : splits.at(static_cast<size_t>(r)) * per_row;
+    const int64_t count =
+        splits.empty() ? whole.elements / ranks : splits.at(static_cast<size_t>(r)) * per_row;
     parts.push_back(whole.part(at, count));
     at += count;
   }
@@ -161,8 +168,9 @@ Plan plan_of(Collective kind, const Call& call) {
   const auto n = static_cast<size_t>(ranks);
   plan.sends.resize(n);
   std::vector<Extent> first, second;
-  const bool one_list = kind == Collective::kAllReduce || kind == Collective::kBroadcast || kind == Collective::kReduce ||
-                        kind == Collective::kSend || kind == Collective::kReceive || kind == Collective::kReceiveFromAny;
+  const bool one_list = kind == Collective::kAllReduce || kind == Collective::kBroadcast ||
+                        kind == Collective::kReduce || kind == Collective::kSend ||
+                        kind == Collective::kReceive || kind == Collective::kReceiveFromAny;
   if (!call.first(&first) || (!one_list && !call.second(&second))) return plan;
   const auto from_all = [&](size_t index) {
     std::vector<Source> all;
@@ -174,34 +182,41 @@ Plan plan_of(Collective kind, const Call& call) {
     case Collective::kAllReduce:
     case Collective::kReduce:
       for (size_t r = 0; r < n; r++)
-        if (kind == Collective::kAllReduce || static_cast<int>(r) == call.peer) plan.sends[r] = first;
+        if (kind == Collective::kAllReduce || static_cast<int>(r) == call.peer)
+          plan.sends[r] = first;
       for (size_t i = 0; i < first.size(); i++)
-        if (kind == Collective::kAllReduce || is_root) plan.receipts.push_back({first[i], from_all(i)});
+        if (kind == Collective::kAllReduce || is_root)
+          plan.receipts.push_back({first[i], from_all(i)});
       break;
     case Collective::kBroadcast:
       if (is_root)
         for (size_t r = 0; r < n; r++)
           if (static_cast<int>(r) != me) plan.sends[r] = first;
-      for (size_t i = 0; i < first.size() && !is_root; i++) plan.receipts.push_back({first[i], {{call.peer, i}}});
+      for (size_t i = 0; i < first.size() && !is_root; i++)
+        plan.receipts.push_back({first[i], {{call.peer, i}}});
       break;
     case Collective::kAllGather:
     case Collective::kGather:
       for (size_t r = 0; r < n; r++)
-        if (kind == Collective::kAllGather || static_cast<int>(r) == call.peer) plan.sends[r] = second;
+        if (kind == Collective::kAllGather || static_cast<int>(r) == call.peer)
+          plan.sends[r] = second;
       // output[i][rank] is the rank's i-th input
-      for (size_t i = 0; i < first.size(); i++) plan.receipts.push_back({first[i], {{static_cast<int>(i % n), i / n}}});
+      for (size_t i = 0; i < first.size(); i++)
+        plan.receipts.push_back({first[i], {{static_cast<int>(i % n), i / n}}});
       break;
     case Collective::kAllGatherInto:
       for (auto& to : plan.sends) to = second;
       for (size_t i = 0; i < first.size(); i++) {
         const auto parts = split(first[i], {}, 0, ranks);
-        for (size_t r = 0; r < n; r++) plan.receipts.push_back({parts[r], {{static_cast<int>(r), i}}});
+        for (size_t r = 0; r < n; r++)
+          plan.receipts.push_back({parts[r], {{static_cast<int>(r), i}}});
       }
       break;
     case Collective::kScatter:
       if (is_root)
         for (size_t i = 0; i < second.size(); i++) plan.sends[i % n].push_back(second[i]);
-      for (size_t i = 0; i < first.size(); i++) plan.receipts.push_back({first[i], {{call.peer, i}}});
+      for (size_t i = 0; i < first.size(); i++)
+        plan.receipts.push_back({first[i], {{call.peer, i}}});
       break;
     case Collective::kReduceScatter:
       for (size_t i = 0; i < second.size(); i++) plan.sends[i % n].push_back(second[i]);
@@ -216,7 +231,8 @@ Plan plan_of(Collective kind, const Call& call) {
       break;
     case Collective::kAllToAll:
       for (size_t i = 0; i < second.size(); i++) plan.sends[i % n].push_back(second[i]);
-      for (size_t i = 0; i < first.size(); i++) plan.receipts.push_back({first[i], {{static_cast<int>(i % n), i / n}}});
+      for (size_t i = 0; i < first.size(); i++)
+        plan.receipts.push_back({first[i], {{static_cast<int>(i % n), i / n}}});
       break;
     case Collective::kAllToAllInto: {
       if (first.size() != 1 || second.size() != 1) return plan;
@@ -232,7 +248,8 @@ Plan plan_of(Collective kind, const Call& call) {
       if (call.peer >= 0 && call.peer < ranks) plan.sends[static_cast<size_t>(call.peer)] = first;
       break;
     case Collective::kReceive:
-      for (size_t i = 0; i < first.size(); i++) plan.receipts.push_back({first[i], {{call.peer, i}}});
+      for (size_t i = 0; i < first.size(); i++)
+        plan.receipts.push_back({first[i], {{call.peer, i}}});
       break;
     case Collective::kReceiveFromAny: plan.outputs = first; break;
     case Collective::kNone: return plan;
@@ -243,7 +260,7 @@ Plan plan_of(Collective kind, const Call& call) {
   return plan;
 }
 
-// --- Groups ----------------------------------------------------------------------------------------------------------------
+// --- Groups ---
 
 uint64_t hash_of(const std::string& text) {  // FNV-1a: the same in all processes
   uint64_t hash = 0xcbf29ce484222325ull;
@@ -254,14 +271,16 @@ uint64_t hash_of(const std::string& text) {  // FNV-1a: the same in all processe
 // What ranks of one start of a program share, and of another do not.
 std::string start_of_program() {
   std::string text;
-  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+  for (const char* name :
+       {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
     const char* value = std::getenv(name);
     text += std::string(value ? value : "") + "\n";
   }
   return text;
 }
 
-// Ranks of a group call its collectives in one order, and the messages of a pair; so numbers tell which belong together.
+// Ranks of a group call its collectives in one order, and the messages of a pair; so numbers tell
+// which belong together.
 struct Numbers {
   uint64_t group = 0;
   uint64_t collectives = 0;
@@ -274,12 +293,14 @@ struct Groups {
 
   // The number of this call, and the group's.
   std::pair<uint64_t, uint64_t> next(const c10d::ProcessGroup& group, Collective kind, int peer) {
-    const std::string name = group.getGroupName() + "/" + std::to_string(group.getSize()) + "/" + std::to_string(group.getRank());
+    const std::string name = group.getGroupName() + "/" + std::to_string(group.getSize()) + "/" +
+                             std::to_string(group.getRank());
     std::lock_guard<std::mutex> lock(mutex);
     auto [entry, is_new] = by_name.try_emplace(name);
     Numbers& numbers = entry->second;
     if (is_new) {
-      numbers.group = hash_of(group.getGroupName() + "/" + std::to_string(group.getSize()) + "/" + start_of_program());
+      numbers.group = hash_of(group.getGroupName() + "/" + std::to_string(group.getSize()) + "/" +
+                              start_of_program());
       if (group.getSize() > 1) clear_posted(numbers.group, group.getRank());
     }
     if (kind == Collective::kSend) return {numbers.group, numbers.sent[peer]++};
@@ -292,7 +313,7 @@ Groups& groups() {
   return instance;
 }
 
-// --- Values ----------------------------------------------------------------------------------------------------------------
+// --- Values ---
 
 using Part = std::shared_ptr<const Contribution>;
 
@@ -300,8 +321,10 @@ Contribution read(const Extent& extent) {
   Contribution part;
   if (!told(extent) || !bridge().content_any(extent.address, extent.bytes())) return part;
   part.bytes.resize(extent.bytes());
-  const size_t unknown = bridge().content_read(extent.address, part.bytes.data(), part.bytes.size());
-  // A buffer of bytes or numbers may be larger than what it holds: pickled objects are padded to the longest.
+  const size_t unknown =
+      bridge().content_read(extent.address, part.bytes.data(), part.bytes.size());
+  // A buffer of bytes or numbers may be larger than what it holds: pickled objects are padded to
+  // the longest.
   const bool whole = c10::isIntegralType(extent.type, /*includeBool=*/true);
   part.known = unknown == 0 || (whole && unknown < part.bytes.size());
   if (!part.known) part.bytes.clear();
@@ -309,10 +332,13 @@ Contribution read(const Extent& extent) {
 }
 
 // As NCCL reduces; false where it is not known how.
-bool reduce(std::vector<std::string>& parts, at::ScalarType type, int64_t elements, c10d::ReduceOp::RedOpType how, void* out, size_t n) {
+bool reduce(std::vector<std::string>& parts, at::ScalarType type, int64_t elements,
+            c10d::ReduceOp::RedOpType how, void* out, size_t n) {
   using Op = c10d::ReduceOp;
   const at::TensorOptions options = at::TensorOptions().dtype(type).device(at::kCPU);
-  auto tensor = [&](std::string& bytes) { return at::from_blob(bytes.data(), {elements}, options); };
+  auto tensor = [&](std::string& bytes) {
+    return at::from_blob(bytes.data(), {elements}, options);
+  };
   at::Tensor sum = tensor(parts[0]);
   for (size_t i = 1; i < parts.size(); i++) {
     at::Tensor next = tensor(parts[i]);
@@ -340,13 +366,16 @@ bool reduce(std::vector<std::string>& parts, at::ScalarType type, int64_t elemen
 void note_silence() {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  message("Values from another rank did not come in time: what was read of them is unknown. Are all ranks under one `tonnage run`?", true);
+  message(
+      "Values from another rank did not come in time: what was read of them is unknown. Are all "
+      "ranks under one `tonnage run`?",
+      true);
 }
 
 // A result that other ranks have a share in.
 struct Result {
   struct Share {
-    Part own;                         // of this rank, or
+    Part own;                          // of this rank, or
     std::shared_ptr<Arrival> message;  // of another one
     size_t index = 0;
   };
@@ -391,7 +420,8 @@ void release_result(void* owner) {
 }
 
 void make_unknown(const Extent& extent) {
-  if (extent.elements > 0 && bridge().content_any(extent.address, extent.bytes())) bridge().content_forget(extent.address, extent.bytes());
+  if (extent.elements > 0 && bridge().content_any(extent.address, extent.bytes()))
+    bridge().content_forget(extent.address, extent.bytes());
 }
 
 }  // namespace
@@ -401,13 +431,16 @@ struct PendingCollective {
   std::vector<Extent> unknown;  // written, with what is not known
 };
 
-// What the backward pass reduces on its own account, and not as part of an operator, are gradients: DistributedDataParallel's
-// buckets, what FSDP scatters.
+// What the backward pass reduces on its own account, and not as part of an operator, are gradients:
+// DistributedDataParallel's buckets, what FSDP scatters.
 static void label_reduced(const ThreadState& thread, const OpInfo& info, const Plan& plan) {
-  const bool reduces = info.collective == Collective::kAllReduce || info.collective == Collective::kReduceScatter ||
+  const bool reduces = info.collective == Collective::kAllReduce ||
+                       info.collective == Collective::kReduceScatter ||
                        info.collective == Collective::kReduceScatterFrom;
   const size_t depth = thread.frames.size();
-  if (!reduces || thread.backward_depth == 0 || (depth > 1 && thread.frames[depth - 2].kind == OpFrame::Kind::kOperator)) return;
+  if (!reduces || thread.backward_depth == 0 ||
+      (depth > 1 && thread.frames[depth - 2].kind == OpFrame::Kind::kOperator))
+    return;
   uint64_t last = 0;
   for (const auto& to : plan.sends)
     for (const Extent& extent : to)
@@ -423,7 +456,8 @@ static Given given_by(const Plan& plan) {
     for (size_t other = 0; other < r && given[r].empty(); other++)
       if (plan.sends[other] == plan.sends[r]) given[r] = given[other];
     if (given[r].empty())
-      for (const Extent& extent : plan.sends[r]) given[r].push_back(std::make_shared<const Contribution>(read(extent)));
+      for (const Extent& extent : plan.sends[r])
+        given[r].push_back(std::make_shared<const Contribution>(read(extent)));
   }
   return given;
 }
@@ -441,12 +475,15 @@ struct Address {
 static void post_given(const Plan& plan, const Given& given, const Address& address) {
   std::vector<char> posted(given.size(), 0);
   for (size_t r = 0; r < given.size(); r++) {
-    if (posted[r] || static_cast<int>(r) == address.me || std::none_of(plan.sends[r].begin(), plan.sends[r].end(), told)) continue;
+    if (posted[r] || static_cast<int>(r) == address.me ||
+        std::none_of(plan.sends[r].begin(), plan.sends[r].end(), told))
+      continue;
     std::vector<MessageName> names;
     std::vector<Contribution> contents;
     for (const Part& part : given[r]) contents.push_back(*part);
     for (size_t other = r; other < given.size(); other++) {
-      if (static_cast<int>(other) == address.me || posted[other] || given[other] != given[r]) continue;
+      if (static_cast<int>(other) == address.me || posted[other] || given[other] != given[r])
+        continue;
       posted[other] = 1;
       names.push_back(address.to(static_cast<int>(other)));
     }
@@ -454,8 +491,10 @@ static void post_given(const Plan& plan, const Given& given, const Address& addr
   }
 }
 
-// Results that may turn out to be known. Messages that none of them wants are thrown away with their arrivals.
-static std::vector<std::unique_ptr<Result>> results_of(const Plan& plan, const Given& given, const Address& address) {
+// Results that may turn out to be known. Messages that none of them wants are thrown away with
+// their arrivals.
+static std::vector<std::unique_ptr<Result>> results_of(const Plan& plan, const Given& given,
+                                                       const Address& address) {
   std::vector<std::unique_ptr<Result>> results;
   std::unordered_map<int, std::shared_ptr<Arrival>> arrivals;
   for (const Receipt& receipt : plan.receipts) {
@@ -495,10 +534,12 @@ void before_collective(ThreadState& thread, OpFrame& frame) {
   bridge().operator_depth_add(1);
   frame.depth_added = true;
   frame.collective = std::make_shared<PendingCollective>();
-  // Also where known values are not asked for: without what ranks tell each other, DistributedDataParallel does not even start.
+  // Also where known values are not asked for: without what ranks tell each other,
+  // DistributedDataParallel does not even start.
   if (info.collective != Collective::kReceiveFromAny) {
     const auto [group, sequence] = groups().next(*call.group, info.collective, call.peer);
-    const bool pair = info.collective == Collective::kSend || info.collective == Collective::kReceive;
+    const bool pair =
+        info.collective == Collective::kSend || info.collective == Collective::kReceive;
     const Address address{group, sequence, pair, call.group->getRank()};
     const Given given = given_by(plan);
     post_given(plan, given, address);
@@ -512,7 +553,8 @@ void after_collective(ThreadState&, OpFrame& frame) {
   for (const Extent& extent : frame.collective->unknown) make_unknown(extent);
   for (auto& result : frame.collective->results) {
     const Extent to = result->to;
-    bridge().content_promise(to.address, to.bytes(), result.release(), &fetch_result, &release_result);
+    bridge().content_promise(to.address, to.bytes(), result.release(), &fetch_result,
+                             &release_result);
   }
 }
 

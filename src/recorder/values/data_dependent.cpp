@@ -23,8 +23,8 @@ namespace {
 
 constexpr int64_t kMaxInventedIndices = 1 << 20;
 
-// Results of all() over unknown data that a host read may ask for: checks are taken to pass. And what any() of a comparison of
-// several unknown numbers would be.
+// Results of all() over unknown data that a host read may ask for: checks are taken to pass. And
+// what any() of a comparison of several unknown numbers would be.
 struct Assumptions {
   std::mutex mutex;
   std::unordered_set<uint64_t> true_at;
@@ -77,7 +77,8 @@ void post(OpFrame& frame, int64_t value) {
 int64_t assume(const OpFrame& frame, int64_t bound) {
   double share = recorder().settings.assume_selected;
   int64_t taken = bound;
-  if (share >= 0 && share < 1) taken = static_cast<int64_t>(static_cast<double>(bound) * share + 0.5);
+  if (share >= 0 && share < 1)
+    taken = static_cast<int64_t>(static_cast<double>(bound) * share + 0.5);
   abi::MemoryEvent event;
   event.kind = abi::EventKind::kAssumedSize;
   event.value = static_cast<uint64_t>(taken);
@@ -90,7 +91,8 @@ int64_t assume(const OpFrame& frame, int64_t bound) {
 
 const at::Tensor* tensor_argument(const OpFrame& frame, size_t i) {
   auto inputs = inputs_of(*frame.function, *frame.info);
-  if (i >= inputs.size() || !inputs[i].isTensor() || !inputs[i].toTensor().defined()) return nullptr;
+  if (i >= inputs.size() || !inputs[i].isTensor() || !inputs[i].toTensor().defined())
+    return nullptr;
   return &inputs[i].toTensor();
 }
 
@@ -125,14 +127,17 @@ int64_t packed_count(int64_t count, int64_t elements) {
 
 const OpFrame* ancestor(const ThreadState& thread, Special special) {
   for (size_t i = thread.frames.size(); i-- > 0;)
-    if (thread.frames[i].info && thread.frames[i].info->special == special && thread.frames[i].depth_added) return &thread.frames[i];
+    if (thread.frames[i].info && thread.frames[i].info->special == special &&
+        thread.frames[i].depth_added)
+      return &thread.frames[i];
   return nullptr;
 }
 
 void before_nonzero(ThreadState& thread, OpFrame& frame) {
   const at::Tensor* self = tensor_argument(frame, 0);
   if (!self || self->numel() == 0) return;
-  // Inside an operator whose result is known, its own count counts: what it selects by comes from kernels of its own.
+  // Inside an operator whose result is known, its own count counts: what it selects by comes from
+  // kernels of its own.
   int64_t count = -1;
   for (const OpFrame& f : thread.frames) count = f.expected_count >= 0 ? f.expected_count : count;
   if (count < 0 && compute_now(frame)) {
@@ -153,11 +158,13 @@ void before_unique(OpFrame& frame) {
   if (consecutive && inputs.size() > 3 && inputs[3].isInt()) dim = inputs[3].toInt();
   if (dim < 0 && consecutive && inputs.size() > 3 && inputs[3].isInt()) dim += self->dim();
   // The CUDA code sorts whether asked to or not.
-  if (!consecutive && frame.pending && frame.pending->inputs.size() > 1) frame.pending->inputs[1] = true;
+  if (!consecutive && frame.pending && frame.pending->inputs.size() > 1)
+    frame.pending->inputs[1] = true;
   bool counts_true = self->scalar_type() == at::kBool && !consecutive;
   if (compute_now(frame)) {
     int64_t count = size_of_result(frame, 0, dim);
-    if (counts_true) count = at::count_nonzero(frame.pending->arguments[0].toTensor()).item<int64_t>();
+    if (counts_true)
+      count = at::count_nonzero(frame.pending->arguments[0].toTensor()).item<int64_t>();
     post(frame, count);
   } else if (counts_true) {
     post(frame, assume(frame, self->numel() > 1 ? 2 : 1) > 1 ? self->numel() / 2 : 0);
@@ -181,7 +188,9 @@ void before_coalesce(OpFrame& frame) {
   at::Tensor indices = self->_indices();
   if (!plain_cuda(indices) || indices.size(1) < 2) return;
   at::Tensor known = load(indices);
-  if (known.defined()) frame.indices = std::get<0>(at::unique_dim(known, 1));  // in the order in which coalesce sorts them
+  if (known.defined())
+    frame.indices =
+        std::get<0>(at::unique_dim(known, 1));  // in the order in which coalesce sorts them
   post(frame, known.defined() ? frame.indices.size(1) : assume(frame, indices.size(1)));
 }
 
@@ -196,7 +205,8 @@ void note_unknown_read(uint64_t address, size_t size) {
 
 // Answers one host read: the content is there while the read runs, and unknown again after it.
 void answer_read(OpFrame& frame, const at::Tensor& scalar, const at::Scalar& value) {
-  at::Tensor one = at::empty({1}, at::TensorOptions().dtype(scalar.scalar_type()).device(at::kCPU)).fill_(value);
+  at::Tensor one =
+      at::empty({1}, at::TensorOptions().dtype(scalar.scalar_type()).device(at::kCPU)).fill_(value);
   const uint64_t address = address_of(scalar);
   const auto size = static_cast<size_t>(scalar.element_size());
   bridge().content_set(address, one.const_data_ptr(), size);
@@ -204,11 +214,13 @@ void answer_read(OpFrame& frame, const at::Tensor& scalar, const at::Scalar& val
   note_unknown_read(address, size);
 }
 
-// Unknown real numbers that a program reads one by one are losses, norms and scores, which it compares with limits, with the best
-// so far, or with the last one. So they are near 1, and fall: a zero would end many a loop as converged.
+// Unknown real numbers that a program reads one by one are losses, norms and scores, which it
+// compares with limits, with the best so far, or with the last one. So they are near 1, and fall: a
+// zero would end many a loop as converged.
 double unknown_number() {
   static std::atomic<uint64_t> reads{0};
-  return 1.0 / (1.0 + 1e-3 * static_cast<double>(reads.fetch_add(1, std::memory_order_relaxed) % 1000000));
+  return 1.0 / (1.0 + 1e-3 * static_cast<double>(reads.fetch_add(1, std::memory_order_relaxed) %
+                                                 1000000));
 }
 
 void before_scalar_read(ThreadState& thread, OpFrame& frame) {
@@ -216,15 +228,18 @@ void before_scalar_read(ThreadState& thread, OpFrame& frame) {
   if (!self || !plain_cuda(*self) || self->numel() != 1) return;
   uint64_t address = address_of(*self);
   char known[16];
-  if (self->element_size() <= static_cast<int64_t>(sizeof known) && bridge().content_get(address, known, self->element_size())) {
+  if (self->element_size() <= static_cast<int64_t>(sizeof known) &&
+      bridge().content_get(address, known, self->element_size())) {
     if (assumptions().contains(address)) note_unknown_read(address, self->element_size());
     return;
   }
   const bool whole = c10::isIntegralType(self->scalar_type(), /*includeBool=*/true);
   if (whole && assumptions().contains(address)) {
     answer_read(frame, *self, 1);
-  } else if (const OpFrame* repeat = whole ? ancestor(thread, Special::kRepeatInterleave) : nullptr) {
-    answer_read(frame, *self, self->scalar_type() == at::kBool ? int64_t{1} : repeat->expected_count);
+  } else if (const OpFrame* repeat =
+                 whole ? ancestor(thread, Special::kRepeatInterleave) : nullptr) {
+    answer_read(frame, *self,
+                self->scalar_type() == at::kBool ? int64_t{1} : repeat->expected_count);
   } else if (c10::isFloatingType(self->scalar_type())) {
     answer_read(frame, *self, unknown_number());
   }
@@ -232,10 +247,11 @@ void before_scalar_read(ThreadState& thread, OpFrame& frame) {
   frame.read_size = static_cast<uint64_t>(self->element_size());
 }
 
-// A comparison with an unknown real number decides a branch when the host reads its result. The number is taken as 1, or as -1
-// where it is compared with a negative one (a bound below zero is for numbers that are below zero, as a slope is); two unknown
-// ones as different. The result is kept, so that what follows from it is consistent, and a read of it is counted. Of several
-// numbers (as many as a batch has, not as a layer) only what any() of the results would be is kept.
+// A comparison with an unknown real number decides a branch when the host reads its result. The
+// number is taken as 1, or as -1 where it is compared with a negative one (a bound below zero is
+// for numbers that are below zero, as a slope is); two unknown ones as different. The result is
+// kept, so that what follows from it is consistent, and a read of it is counted. Of several numbers
+// (as many as a batch has, not as a layer) only what any() of the results would be is kept.
 constexpr int64_t kMostCompared = 4096;
 
 bool comparison_holds(const std::string& name, double left, double right) {
@@ -249,20 +265,23 @@ bool comparison_holds(const std::string& name, double left, double right) {
 void assume_comparison(OpFrame& frame) {
   const auto& inputs = frame.arguments;
   auto outputs = outputs_of(*frame.function, *frame.info);
-  if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
+  if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor())
+    return;
   const at::Tensor& self = inputs[0].toTensor();
   const at::Tensor& result = outputs[0].toTensor();
-  if (!self.defined() || !result.defined() || !plain_cuda(result) || result.numel() == 0 || result.numel() > kMostCompared ||
-      result.scalar_type() != at::kBool)
+  if (!self.defined() || !result.defined() || !plain_cuda(result) || result.numel() == 0 ||
+      result.numel() > kMostCompared || result.scalar_type() != at::kBool)
     return;
   auto numbers = [](const c10::IValue& value) -> at::Tensor {  // undefined: unknown
     if (value.isScalar() && !value.toScalar().isComplex())
-      return at::empty({1}, at::TensorOptions().dtype(at::kDouble).device(at::kCPU)).fill_(value.toScalar());
+      return at::empty({1}, at::TensorOptions().dtype(at::kDouble).device(at::kCPU))
+          .fill_(value.toScalar());
     if (!value.isTensor()) return {};
     const at::Tensor& t = value.toTensor();
     if (!t.defined() || t.is_complex() || t.numel() > kMostCompared) return {};
     at::Tensor known = t.is_cuda() ? (plain_cuda(t) ? load(t) : at::Tensor()) : t;
-    return known.defined() && known.device().is_cpu() ? known.to(at::kDouble).contiguous() : at::Tensor();
+    return known.defined() && known.device().is_cpu() ? known.to(at::kDouble).contiguous()
+                                                      : at::Tensor();
   };
   const at::Tensor left = numbers(inputs[0]), right = numbers(inputs[1]);
   const bool same = inputs[1].isTensor() && self.is_same(inputs[1].toTensor());
@@ -277,11 +296,14 @@ void assume_comparison(OpFrame& frame) {
     const at::Tensor& known = left.defined() ? left : right;
     for (int64_t i = 0; i < known.numel() && !any; i++) {
       const double value = known.data_ptr<double>()[i], unknown = value < 0 ? -1 : 1;
-      any = left.defined() ? comparison_holds(name, value, unknown) : comparison_holds(name, unknown, value);
+      any = left.defined() ? comparison_holds(name, value, unknown)
+                           : comparison_holds(name, unknown, value);
     }
   }
   if (result.numel() > 1) return assumptions().add_any(address_of(result), any);
-  store(result, at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(any));
+  store(
+      result,
+      at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(any));
   assumptions().add(address_of(result));
 }
 
@@ -291,19 +313,22 @@ void assume_any(OpFrame& frame) {
   if (frame.read_address == 0 || outputs.size() != 1 || !outputs[0].isTensor()) return;
   const at::Tensor& result = outputs[0].toTensor();
   const auto any = assumptions().any_of(frame.read_address);
-  if (!any || !plain_cuda(result) || result.numel() != 1 || result.scalar_type() != at::kBool) return;
-  store(result, at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(*any));
+  if (!any || !plain_cuda(result) || result.numel() != 1 || result.scalar_type() != at::kBool)
+    return;
+  store(
+      result,
+      at::empty(result.sizes(), at::TensorOptions().dtype(at::kBool).device(at::kCPU)).fill_(*any));
   assumptions().add(address_of(result));
 }
 
-// Which experts, proposals or tokens unknown scores choose is not known; that each row chooses k different ones is. They are
-// dealt out evenly.
+// Which experts, proposals or tokens unknown scores choose is not known; that each row chooses k
+// different ones is. They are dealt out evenly.
 void invent_indices(OpFrame& frame) {
   auto outputs = outputs_of(*frame.function, *frame.info);
   if (outputs.size() != 2 || !outputs[0].isTensor() || !outputs[1].isTensor()) return;
   const at::Tensor& indices = outputs[1].toTensor();
-  if (!plain_cuda(indices) || indices.scalar_type() != at::kLong || indices.dim() == 0 || indices.numel() == 0 ||
-      indices.numel() > kMaxInventedIndices || frame.choice_size <= 0)
+  if (!plain_cuda(indices) || indices.scalar_type() != at::kLong || indices.dim() == 0 ||
+      indices.numel() == 0 || indices.numel() > kMaxInventedIndices || frame.choice_size <= 0)
     return;
   int64_t n = frame.choice_size, dim = frame.choice_dim;
   std::vector<int64_t> shape = indices.sizes().vec();
@@ -311,7 +336,9 @@ void invent_indices(OpFrame& frame) {
   if (k >= n) return;
   shape.erase(shape.begin() + dim);
   shape.push_back(k);
-  at::Tensor dealt = at::remainder(at::arange(indices.numel(), at::TensorOptions().dtype(at::kLong)), n).view(shape);
+  at::Tensor dealt =
+      at::remainder(at::arange(indices.numel(), at::TensorOptions().dtype(at::kLong)), n)
+          .view(shape);
   store(indices, at::movedim(dealt, -1, dim).contiguous());
   abi::MemoryEvent event;
   event.kind = abi::EventKind::kAssumedSize;
@@ -322,15 +349,17 @@ void invent_indices(OpFrame& frame) {
   bridge().emit(&event);
 }
 
-// One index of each row, by argmax or by chance: dealt out evenly from the middle on, since the first and the last often have a
-// meaning of their own (padding, end of text).
+// One index of each row, by argmax or by chance: dealt out evenly from the middle on, since the
+// first and the last often have a meaning of their own (padding, end of text).
 void invent_choice(OpFrame& frame) {
   const auto& inputs = frame.arguments;
   auto outputs = outputs_of(*frame.function, *frame.info);
-  if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor()) return;
+  if (inputs.size() < 2 || outputs.size() != 1 || !inputs[0].isTensor() || !outputs[0].isTensor())
+    return;
   const at::Tensor& self = inputs[0].toTensor();
   const at::Tensor& indices = outputs[0].toTensor();
-  if (!self.defined() || self.dim() == 0 || !plain_cuda(indices) || indices.scalar_type() != at::kLong || indices.numel() == 0 ||
+  if (!self.defined() || self.dim() == 0 || !plain_cuda(indices) ||
+      indices.scalar_type() != at::kLong || indices.numel() == 0 ||
       indices.numel() > kMaxInventedIndices)
     return;
   int64_t n = self.size(self.dim() - 1);
@@ -339,7 +368,10 @@ void invent_choice(OpFrame& frame) {
     n = inputs[1].isInt() ? self.size(dim < 0 ? dim + self.dim() : dim) : self.numel();
   }
   if (n <= 0) return;
-  store(indices, at::remainder(at::arange(n / 2, n / 2 + indices.numel(), at::TensorOptions().dtype(at::kLong)), n).view(indices.sizes()));
+  store(indices,
+        at::remainder(
+            at::arange(n / 2, n / 2 + indices.numel(), at::TensorOptions().dtype(at::kLong)), n)
+            .view(indices.sizes()));
   abi::MemoryEvent event;
   event.kind = abi::EventKind::kAssumedSize;
   event.value = 1;
@@ -363,9 +395,12 @@ void note_topk(OpFrame& frame) {
 
 void after_coalesce(OpFrame& frame) {
   auto outputs = outputs_of(*frame.function, *frame.info);
-  if (outputs.size() != 1 || !outputs[0].isTensor() || !outputs[0].toTensor().defined() || !outputs[0].toTensor().is_sparse()) return;
+  if (outputs.size() != 1 || !outputs[0].isTensor() || !outputs[0].toTensor().defined() ||
+      !outputs[0].toTensor().is_sparse())
+    return;
   at::Tensor indices = outputs[0].toTensor()._indices();
-  if (plain_cuda(indices) && indices.sizes() == frame.indices.sizes()) store(indices, frame.indices);
+  if (plain_cuda(indices) && indices.sizes() == frame.indices.sizes())
+    store(indices, frame.indices);
 }
 
 void before_selection(ThreadState& thread, OpFrame& frame) {
@@ -384,7 +419,8 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
       break;
     case Special::kRepeatInterleave:
       if (!frame.pending)
-        if (const at::Tensor* repeats = tensor_argument(frame, 0)) frame.expected_count = assume(frame, repeats->numel());
+        if (const at::Tensor* repeats = tensor_argument(frame, 0))
+          frame.expected_count = assume(frame, repeats->numel());
       break;
     case Special::kTopk:
       if (!frame.pending) note_topk(frame);
@@ -392,16 +428,19 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
     case Special::kChoice:
     case Special::kCompare: {
       auto inputs = inputs_of(*frame.function, *frame.info);
-      const bool few = inputs.size() > 0 && inputs[0].isTensor() && inputs[0].toTensor().numel() <= kMostCompared;
+      const bool few = inputs.size() > 0 && inputs[0].isTensor() &&
+                       inputs[0].toTensor().numel() <= kMostCompared;
       if (frame.info->special == Special::kChoice || few)
         frame.arguments.assign(inputs.begin(), inputs.end());
       break;
     }
     case Special::kAny:
-      if (const at::Tensor* self = tensor_argument(frame, 0); self && plain_cuda(*self)) frame.read_address = address_of(*self);
+      if (const at::Tensor* self = tensor_argument(frame, 0); self && plain_cuda(*self))
+        frame.read_address = address_of(*self);
       break;
     case Special::kFoundInf:
-      if (!frame.pending && inputs_of(*frame.function, *frame.info).size() > 0 && inputs_of(*frame.function, *frame.info)[0].isTensorList())
+      if (!frame.pending && inputs_of(*frame.function, *frame.info).size() > 0 &&
+          inputs_of(*frame.function, *frame.info)[0].isTensorList())
         for (const at::Tensor& t : inputs_of(*frame.function, *frame.info)[0].toTensorList())
           if (t.defined() && plain_cuda(t)) forget(t);
       break;
@@ -412,12 +451,14 @@ void before_selection(ThreadState& thread, OpFrame& frame) {
 void after_selection(ThreadState& thread, OpFrame& frame) {
   auto outputs = outputs_of(*frame.function, *frame.info);
   if (frame.read_answered) bridge().content_forget(frame.read_address, frame.read_size);
-  if (frame.info->special == Special::kAll && !frame.pending && outputs.size() == 1 && outputs[0].isTensor()) {
+  if (frame.info->special == Special::kAll && !frame.pending && outputs.size() == 1 &&
+      outputs[0].isTensor()) {
     const at::Tensor& t = outputs[0].toTensor();
     const OpFrame* equal = ancestor(thread, Special::kEqual);
     if (t.defined() && plain_cuda(t) && t.numel() == 1) {
       if (equal && equal->known_equal)
-        store(t, at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU)).fill_(*equal->known_equal));
+        store(t, at::empty(t.sizes(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU))
+                     .fill_(*equal->known_equal));
       else
         assumptions().add(address_of(t));
     }

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "recorder/observe/capture.h"
-#include "recorder/values/plain_cpu.h"
 #include "recorder/values/data_dependent.h"
+#include "recorder/values/plain_cpu.h"
 
 namespace tonnage::recorder {
 namespace {
@@ -20,23 +20,28 @@ constexpr int kGiveUpAfter = 4;
 constexpr size_t kMaxRuns = 1 << 16;  // pieces of a strided tensor that are handled one by one
 
 at::Tensor cpu_like(const at::Tensor& t) {
-  return at::empty_strided(t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+  return at::empty_strided(t.sizes(), t.strides(),
+                           at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
 }
 
-// Random operators draw from a generator of their own, so that the program's random numbers stay what they were.
+// Random operators draw from a generator of their own, so that the program's random numbers stay
+// what they were.
 at::Generator& private_generator() {
   static auto* generator = new at::Generator(at::detail::createCPUGenerator(0x746f6e6e616765));
   return *generator;
 }
 
-bool is_integer(const at::Tensor& t) { return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true); }
+bool is_integer(const at::Tensor& t) {
+  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
+}
 
 // Calls f(element offset, elements) for every run of adjacent elements; false if there are too many.
 template <class F>
 bool for_each_run(const at::Tensor& t, F f) {
   int64_t run = 1;
   int64_t inner = t.dim();
-  while (inner > 0 && (t.size(inner - 1) == 1 || t.stride(inner - 1) == run)) run *= t.size(--inner);
+  while (inner > 0 && (t.size(inner - 1) == 1 || t.stride(inner - 1) == run))
+    run *= t.size(--inner);
   int64_t count = 1;
   for (int64_t d = 0; d < inner; d++) count *= t.size(d);
   if (static_cast<uint64_t>(count) > kMaxRuns) return false;
@@ -45,7 +50,8 @@ bool for_each_run(const at::Tensor& t, F f) {
     int64_t offset = 0;
     for (int64_t d = 0; d < inner; d++) offset += index[static_cast<size_t>(d)] * t.stride(d);
     f(offset, run, i);
-    for (int64_t d = inner - 1; d >= 0 && ++index[static_cast<size_t>(d)] == t.size(d); d--) index[static_cast<size_t>(d)] = 0;
+    for (int64_t d = inner - 1; d >= 0 && ++index[static_cast<size_t>(d)] == t.size(d); d--)
+      index[static_cast<size_t>(d)] = 0;
   }
   return true;
 }
@@ -57,17 +63,20 @@ Input classify(const at::Tensor& t) {
   if (!t.defined()) return Input::kHost;
   const auto keys = t.unsafeGetTensorImpl()->key_set();
   if (!keys.has_backend(c10::BackendComponent::CUDABit)) {
-    if (keys.has_backend(c10::BackendComponent::CPUBit) && keys.has(c10::DispatchKey::Dense) && !keys.has(c10::DispatchKey::Python))
+    if (keys.has_backend(c10::BackendComponent::CPUBit) && keys.has(c10::DispatchKey::Dense) &&
+        !keys.has(c10::DispatchKey::Python))
       return Input::kHost;
     return Input::kOpaque;
   }
   if (!plain_cuda(t)) return Input::kOpaque;
   if (t.numel() == 0) return Input::kKnown;
-  if (static_cast<uint64_t>(t.numel()) * t.element_size() > recorder().settings.known_integer_bytes) return Input::kUnknown;
+  if (static_cast<uint64_t>(t.numel()) * t.element_size() > recorder().settings.known_integer_bytes)
+    return Input::kUnknown;
   return bridge().content_any(address_of(t), t.element_size()) ? Input::kKnown : Input::kUnknown;
 }
 
-// Only puts elements in their places: scatter_ with a reduction and index_put_ with accumulation also work with what was there.
+// Only puts elements in their places: scatter_ with a reduction and index_put_ with accumulation
+// also work with what was there.
 bool only_places(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
   if (!info.any_may_be_unknown) return false;
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
@@ -76,10 +85,10 @@ bool only_places(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
 }
 
 struct Verdict {
-  bool cuda = false;       // concerns the device at all
+  bool cuda = false;  // concerns the device at all
   bool opaque = false;
   bool candidate = true;
-  bool partial = false;    // a candidate some of whose arguments are unknown
+  bool partial = false;  // a candidate some of whose arguments are unknown
 };
 
 Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
@@ -95,7 +104,8 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
     bool written = info.writes[i], write_only = info.write_only[i];
     for_each_tensor(info.kinds[i], value, [&](const at::Tensor& t, int element) {
       if (!t.defined() || v.opaque) return;
-      if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now, and an odd list begins with one
+      if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now, and an odd
+                                     // list begins with one
         if (element <= 0 && t.is_cuda() && !plain_cuda(t)) v.opaque = true;
         return;
       }
@@ -125,10 +135,16 @@ Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
 
 void forget_written(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
-    if (info.writes[i]) for_each_tensor(info.kinds[i], inputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+    if (info.writes[i])
+      for_each_tensor(info.kinds[i], inputs[i], [](const at::Tensor& t, int) {
+        if (t.defined() && plain_cuda(t)) forget(t);
+      });
   for (int i : info.hidden_writes)
     if (static_cast<size_t>(i) < inputs.size())
-      for_each_tensor(info.kinds[static_cast<size_t>(i)], inputs[static_cast<size_t>(i)], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+      for_each_tensor(info.kinds[static_cast<size_t>(i)], inputs[static_cast<size_t>(i)],
+                      [](const at::Tensor& t, int) {
+                        if (t.defined() && plain_cuda(t)) forget(t);
+                      });
 }
 
 // A copy that the driver itself sees as a copy, or one that ends on the host.
@@ -137,14 +153,17 @@ bool copy_is_drivers(c10::ArrayRef<const c10::IValue> inputs) {
   const at::Tensor& to = inputs[0].toTensor();
   const at::Tensor& from = inputs[1].toTensor();
   if (!to.defined() || !from.defined()) return true;
-  if (!to.is_cuda() || !from.is_cuda()) return true;  // pieces of it that are kernels are copy_ calls inside
-  return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && to.strides() == from.strides() &&
-         to.is_non_overlapping_and_dense();
+  if (!to.is_cuda() || !from.is_cuda())
+    return true;  // pieces of it that are kernels are copy_ calls inside
+  return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
+         to.strides() == from.strides() && to.is_non_overlapping_and_dense();
 }
 
 // In place of an unknown argument; undefined where nothing can be.
-at::Tensor stand_in(const OpInfo& info, PendingCompute& pending, size_t argument, const at::Tensor& device) {
-  if (!pending.may_stand_in || !info.may_be_unknown[argument] || !small_enough(info, device)) return {};
+at::Tensor stand_in(const OpInfo& info, PendingCompute& pending, size_t argument,
+                    const at::Tensor& device) {
+  if (!pending.may_stand_in || !info.may_be_unknown[argument] || !small_enough(info, device))
+    return {};
   pending.partial = true;
   return cpu_like(device).fill_(pending.stand_in);
 }
@@ -186,7 +205,8 @@ std::optional<uint64_t> element_bits(at::ScalarType type, const at::Scalar& valu
   return bits;
 }
 
-// fill_ with a known value: the content is a pattern, which costs nothing however large the tensor is. Null where it is none.
+// fill_ with a known value: the content is a pattern, which costs nothing however large the tensor
+// is. Null where it is none.
 std::unique_ptr<PendingFormula> fill_formula(c10::ArrayRef<const c10::IValue> inputs) {
   if (inputs.size() != 2 || !inputs[0].isTensor() || !inputs[1].isScalar()) return nullptr;
   const at::Tensor& device = inputs[0].toTensor();
@@ -208,7 +228,9 @@ std::unique_ptr<PendingFormula> fill_formula(c10::ArrayRef<const c10::IValue> in
 
 // arange(start, end, step, out) of whole numbers.
 std::unique_ptr<PendingFormula> range_formula(c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.size() != 4 || !inputs[0].isInt() || !inputs[1].isInt() || !inputs[2].isInt() || !inputs[3].isTensor()) return nullptr;
+  if (inputs.size() != 4 || !inputs[0].isInt() || !inputs[1].isInt() || !inputs[2].isInt() ||
+      !inputs[3].isTensor())
+    return nullptr;
   const at::Tensor& device = inputs[3].toTensor();
   if (device.scalar_type() != at::kLong && device.scalar_type() != at::kInt) return nullptr;
   auto formula = std::make_unique<PendingFormula>();
@@ -224,11 +246,15 @@ void store_range(ThreadState& thread, const PendingFormula& range) {
     int64_t value = range.start;
     for (auto& e : elements) {
       e = static_cast<decltype(element)>(value);
-      value = static_cast<int64_t>(static_cast<uint64_t>(value) + static_cast<uint64_t>(range.step));
+      value =
+          static_cast<int64_t>(static_cast<uint64_t>(value) + static_cast<uint64_t>(range.step));
     }
-    if (device.is_contiguous()) return bridge().content_set(address_of(device), elements.data(), elements.size() * sizeof element);
+    if (device.is_contiguous())
+      return bridge().content_set(address_of(device), elements.data(),
+                                  elements.size() * sizeof element);
     PlainCpuScope scope(thread);
-    at::Tensor host = at::empty(device.sizes(), at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
+    at::Tensor host =
+        at::empty(device.sizes(), at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
     std::memcpy(host.mutable_data_ptr(), elements.data(), elements.size() * sizeof element);
     store(device, host);
   };
@@ -249,34 +275,40 @@ void store_formula(ThreadState& thread, const PendingFormula& formula) {
   recorder().counters.computed.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Host-to-device copies keep their bytes as known content unless they are weights or large floating-point data, which nothing
-// that is computed reads.
+// Host-to-device copies keep their bytes as known content unless they are weights or large
+// floating-point data, which nothing that is computed reads.
 constexpr int64_t kKeptFloats = 1 << 20;
 int upload_policy(c10::ArrayRef<const c10::IValue> inputs) {
   if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return 0;
   const at::Tensor& to = inputs[0].toTensor();
   const at::Tensor& from = inputs[1].toTensor();
-  if (!to.defined() || !from.defined() || !to.is_cuda() || !from.device().is_cpu() || is_integer(from)) return 0;
+  if (!to.defined() || !from.defined() || !to.is_cuda() || !from.device().is_cpu() ||
+      is_integer(from))
+    return 0;
   return from.numel() > kKeptFloats || (from.requires_grad() && from.numel() > 1) ? -1 : 0;
 }
 
 }  // namespace
 
 bool plain_cuda(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet kOdd({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::Functionalize,
-                                      c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::BatchedNestedTensor,
-                                      c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::Conjugate,
-                                      c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor, c10::DispatchKey::Named});
+  constexpr c10::DispatchKeySet kOdd(
+      {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+       c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
+       c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::FuncTorchGradWrapper,
+       c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+       c10::DispatchKey::ZeroTensor, c10::DispatchKey::Named});
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const auto keys = impl->key_set();
-  return keys.has_backend(c10::BackendComponent::CUDABit) && keys.has(c10::DispatchKey::Dense) && !keys.has_any(kOdd) &&
-         impl->has_storage() && impl->storage().device_type() == c10::DeviceType::CUDA;
+  return keys.has_backend(c10::BackendComponent::CUDABit) && keys.has(c10::DispatchKey::Dense) &&
+         !keys.has_any(kOdd) && impl->has_storage() &&
+         impl->storage().device_type() == c10::DeviceType::CUDA;
 }
 
 uint64_t address_of(const at::Tensor& tensor) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const void* base = impl->storage().data();
-  return reinterpret_cast<uint64_t>(base) + static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
+  return reinterpret_cast<uint64_t>(base) +
+         static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
 }
 
 uint64_t span_bytes(const at::Tensor& tensor) {
@@ -290,15 +322,19 @@ uint64_t span_bytes(const at::Tensor& tensor) {
 bool small_enough(at::ScalarType type, int64_t elements) {
   const Settings& s = recorder().settings;
   const auto count = static_cast<uint64_t>(elements);
-  if (c10::isIntegralType(type, /*includeBool=*/true)) return count * c10::elementSize(type) <= s.known_integer_bytes;
+  if (c10::isIntegralType(type, /*includeBool=*/true))
+    return count * c10::elementSize(type) <= s.known_integer_bytes;
   return count <= s.known_float_elements;
 }
-bool small_enough(const at::Tensor& tensor) { return small_enough(tensor.scalar_type(), tensor.numel()); }
+bool small_enough(const at::Tensor& tensor) {
+  return small_enough(tensor.scalar_type(), tensor.numel());
+}
 
 // Attention masks of real numbers, which the host may read back (whether one is causal).
 constexpr int64_t kMaskFloats = 1 << 20;
 bool small_enough(const OpInfo& info, const at::Tensor& tensor) {
-  return small_enough(tensor) || keeps_drawn_floats(info, tensor) || (info.shapes_masks && tensor.numel() <= kMaskFloats);
+  return small_enough(tensor) || keeps_drawn_floats(info, tensor) ||
+         (info.shapes_masks && tensor.numel() <= kMaskFloats);
 }
 
 at::Tensor load(const at::Tensor& device) {
@@ -316,7 +352,8 @@ at::Tensor load(const at::Tensor& device) {
   bool known = true;
   bool few = for_each_run(device, [&](int64_t offset, int64_t run, int64_t i) {
     if (known)
-      known = bridge().content_get(address + static_cast<uint64_t>(offset) * item, out + static_cast<size_t>(i * run) * item,
+      known = bridge().content_get(address + static_cast<uint64_t>(offset) * item,
+                                   out + static_cast<size_t>(i * run) * item,
                                    static_cast<size_t>(run) * item);
   });
   return few && known ? dense : at::Tensor();
@@ -326,8 +363,8 @@ bool store(const at::Tensor& device, const at::Tensor& value) {
   uint64_t span = span_bytes(device);
   if (span == 0) return true;
   uint64_t address = address_of(device);
-  if (!value.defined() || value.sizes() != device.sizes() || value.scalar_type() != device.scalar_type() || !value.device().is_cpu() ||
-      capturing()) {
+  if (!value.defined() || value.sizes() != device.sizes() ||
+      value.scalar_type() != device.scalar_type() || !value.device().is_cpu() || capturing()) {
     forget(device);
     return false;
   }
@@ -340,18 +377,21 @@ bool store(const at::Tensor& device, const at::Tensor& value) {
   const char* in = static_cast<const char*>(dense.const_data_ptr());
   size_t item = device.element_size();
   bool few = for_each_run(device, [&](int64_t offset, int64_t run, int64_t i) {
-    bridge().content_set(address + static_cast<uint64_t>(offset) * item, in + static_cast<size_t>(i * run) * item,
-                         static_cast<size_t>(run) * item);
+    bridge().content_set(address + static_cast<uint64_t>(offset) * item,
+                         in + static_cast<size_t>(i * run) * item, static_cast<size_t>(run) * item);
   });
   if (!few) forget(device);
   return few;
 }
 
-// The elements in which two results agree become the content. Of memory that was written in part, the rest stays what it was.
-static void store_agreeing(const at::Tensor& device, const at::Tensor& one, const at::Tensor& other, bool written_in_part) {
+// The elements in which two results agree become the content. Of memory that was written in part,
+// the rest stays what it was.
+static void store_agreeing(const at::Tensor& device, const at::Tensor& one, const at::Tensor& other,
+                           bool written_in_part) {
   if (!one.defined() || !other.defined() || one.sizes() != other.sizes()) return forget(device);
   const at::Tensor first = one.contiguous(), second = other.contiguous();
-  const auto *a = static_cast<const char*>(first.const_data_ptr()), *b = static_cast<const char*>(second.const_data_ptr());
+  const auto *a = static_cast<const char*>(first.const_data_ptr()),
+             *b = static_cast<const char*>(second.const_data_ptr());
   const size_t item = device.element_size(), count = static_cast<size_t>(device.numel());
   if (std::memcmp(a, b, count * item) == 0) {
     store(device, one);
@@ -364,7 +404,8 @@ static void store_agreeing(const at::Tensor& device, const at::Tensor& one, cons
     size_t end = i;
     while (end < count && std::memcmp(a + end * item, b + end * item, item) == 0) end++;
     if (end > i && ++runs > kMaxRuns) return;
-    if (end > i) bridge().content_set(address_of(device) + i * item, a + i * item, (end - i) * item);
+    if (end > i)
+      bridge().content_set(address_of(device) + i * item, a + i * item, (end - i) * item);
     i = end + 1;
   }
 }
@@ -376,10 +417,12 @@ void forget(const at::Tensor& device) {
   if (!bridge().content_any(address, span)) return;
   const size_t item = device.element_size();
   const auto forget_run = [&](int64_t offset, int64_t run, int64_t) {
-    bridge().content_forget(address + static_cast<uint64_t>(offset) * item, static_cast<size_t>(run) * item);
+    bridge().content_forget(address + static_cast<uint64_t>(offset) * item,
+                            static_cast<size_t>(run) * item);
   };
   // What lies in the gaps of a view is not its own.
-  if (device.is_non_overlapping_and_dense() || !for_each_run(device, forget_run)) bridge().content_forget(address, span);
+  if (device.is_non_overlapping_and_dense() || !for_each_run(device, forget_run))
+    bridge().content_forget(address, span);
 }
 
 bool prepare(const OpInfo& info, PendingCompute& pending) {
@@ -442,7 +485,8 @@ bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
 }
 
 // Elements that come out the same whatever the unknown ones are, are known.
-static void finish_partial(const OpInfo& info, PendingCompute& pending, c10::ArrayRef<const c10::IValue> outputs) {
+static void finish_partial(const OpInfo& info, PendingCompute& pending,
+                           c10::ArrayRef<const c10::IValue> outputs) {
   PendingCompute other;
   other.may_stand_in = true;
   other.stand_in = 1;
@@ -457,7 +501,8 @@ static void finish_partial(const OpInfo& info, PendingCompute& pending, c10::Arr
   }
   for (size_t i = 0; i < pending.written.size(); i++) {
     if (done)
-      store_agreeing(pending.written[i].device, pending.written[i].copy, other.written[i].copy, /*written_in_part=*/true);
+      store_agreeing(pending.written[i].device, pending.written[i].copy, other.written[i].copy,
+                     /*written_in_part=*/true);
     else
       forget(pending.written[i].device);
   }
@@ -465,7 +510,8 @@ static void finish_partial(const OpInfo& info, PendingCompute& pending, c10::Arr
     if (info.result_is_argument[i]) continue;
     for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
       if (!t.defined() || !plain_cuda(t)) return;
-      if (done && element < 0 && results[i].isTensor() && others[i].isTensor() && small_enough(info, t))
+      if (done && element < 0 && results[i].isTensor() && others[i].isTensor() &&
+          small_enough(info, t))
         store_agreeing(t, results[i].toTensor(), others[i].toTensor(), /*written_in_part=*/false);
       else
         forget(t);
@@ -485,7 +531,8 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
   Verdict verdict = judge(info, inputs);
   if (verdict.opaque || !verdict.cuda) {
     frame.opaque = true;
-    if (info.special == Special::kCoalesce && recorder().settings.known_values) {  // sparse: its indices are followed
+    if (info.special == Special::kCoalesce &&
+        recorder().settings.known_values) {  // sparse: its indices are followed
       bridge().operator_depth_add(1);
       frame.depth_added = true;
       PlainCpuScope scope(thread);
@@ -500,8 +547,9 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
     if (info.special == Special::kRange) frame.formula = range_formula(inputs);
     if (frame.formula) return;
   }
-  bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter && (!info.random || info.generator_argument >= 0) &&
-              info.hidden_writes.empty() && recorder().settings.known_values;
+  bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter &&
+              (!info.random || info.generator_argument >= 0) && info.hidden_writes.empty() &&
+              recorder().settings.known_values;
   if (verdict.candidate && able && info.special != Special::kScalarRead) {
     auto pending = std::make_unique<PendingCompute>();
     std::optional<PlainCpuScope> scope;
@@ -515,7 +563,9 @@ void before_operator(ThreadState& thread, OpFrame& frame) {
     PlainCpuScope scope(thread);
     before_selection(thread, frame);
   }
-  if (!frame.pending && (info.any_writes || !info.hidden_writes.empty()) && info.special != Special::kFoundInf) forget_written(info, inputs);
+  if (!frame.pending && (info.any_writes || !info.hidden_writes.empty()) &&
+      info.special != Special::kFoundInf)
+    forget_written(info, inputs);
 }
 
 void after_operator(ThreadState& thread, OpFrame& frame) {
@@ -527,7 +577,9 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
   if (frame.opaque || !frame.depth_added) return;
   if (frame.delegated) return;  // the call inside it was followed
   auto outputs = outputs_of(*frame.function, info);
-  auto own_result = [&](size_t i) { return i < info.result_is_argument.size() && info.result_is_argument[i]; };
+  auto own_result = [&](size_t i) {
+    return i < info.result_is_argument.size() && info.result_is_argument[i];
+  };
   if (frame.formula) {
     if (outputs.empty()) return forget(frame.formula->target);  // it failed
     return store_formula(thread, *frame.formula);
@@ -542,7 +594,8 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
       if (!own_result(i))
         for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int) {
           wanted |= t.defined() && t.is_cuda();
-          if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(info, t))) fits = false;
+          if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(info, t)))
+            fits = false;
         });
     PendingCompute& pending = *frame.pending;
     PlainCpuScope scope(thread);
@@ -569,7 +622,8 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
         if (!t.defined() || !plain_cuda(t)) return;
         at::Tensor value;
         if (done && results[i].isTensor() && element < 0) value = results[i].toTensor();
-        if (done && results[i].isTensorList() && element >= 0 && static_cast<size_t>(element) < results[i].toTensorList().size())
+        if (done && results[i].isTensorList() && element >= 0 &&
+            static_cast<size_t>(element) < results[i].toTensorList().size())
           value = results[i].toTensorList().get(static_cast<size_t>(element));
         if (done && fits)
           store(t, value);
@@ -580,9 +634,13 @@ void after_operator(ThreadState& thread, OpFrame& frame) {
     if (!done) frame.pending.reset();  // something in it was unknown after all
   } else {
     for (size_t i = 0; i < outputs.size(); i++)
-      if (!own_result(i)) for_each_tensor(info.result_kinds[i], outputs[i], [](const at::Tensor& t, int) { if (t.defined() && plain_cuda(t)) forget(t); });
+      if (!own_result(i))
+        for_each_tensor(info.result_kinds[i], outputs[i], [](const at::Tensor& t, int) {
+          if (t.defined() && plain_cuda(t)) forget(t);
+        });
   }
-  if ((frame.read_answered || (info.after_call && !frame.pending)) && recorder().settings.known_values) {
+  if ((frame.read_answered || (info.after_call && !frame.pending)) &&
+      recorder().settings.known_values) {
     PlainCpuScope scope(thread);
     after_selection(thread, frame);
   }

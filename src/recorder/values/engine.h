@@ -1,7 +1,9 @@
-// Known values: operators whose inputs are known and whose results are small are computed by PyTorch's own CPU operators, and
-// the result becomes the content of the device tensor. Everything else makes its outputs unknown.
+// Known values: operators whose inputs are known and whose results are small are computed by
+// PyTorch's own CPU operators, and the result becomes the content of the device tensor. Everything
+// else makes its outputs unknown.
 //
-// before_operator looks at the inputs and dismisses most calls at once; after_operator computes or forgets.
+// before_operator looks at the inputs and dismisses most calls at once; after_operator computes or
+// forgets.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -11,27 +13,29 @@
 #include <vector>
 
 #include "recorder/observe/operators.h"
-#include "recorder/values/philox.h"
 #include "recorder/state.h"
+#include "recorder/values/philox.h"
 
 namespace tonnage::recorder {
 
-// A call that may be computed. What it reads only is loaded when it is known that the result is small enough; what it writes is
-// loaded before it runs.
+// A call that may be computed. What it reads only is loaded when it is known that the result is
+// small enough; what it writes is loaded before it runs.
 struct PendingCompute {
-  std::vector<c10::IValue> inputs;     // the call's own
-  std::vector<c10::IValue> arguments;  // the CPU operator's: device tensors replaced by copies; empty until prepared
+  std::vector<c10::IValue> inputs;  // the call's own
+  std::vector<c10::IValue>
+      arguments;  // the CPU operator's: device tensors replaced by copies; empty until prepared
   struct Written {
     size_t argument;
-    int element;        // in a list; -1: the argument itself
+    int element;  // in a list; -1: the argument itself
     at::Tensor device;
-    at::Tensor copy;    // what was in it before; after computing, what is in it now
+    at::Tensor copy;  // what was in it before; after computing, what is in it now
   };
   std::vector<Written> written;
   std::vector<c10::IValue> results;  // computed already (operators with data-dependent sizes)
   bool has_results = false;
-  bool may_stand_in = false;  // unknown arguments that are only moved (OpInfo::may_be_unknown) need not stop it
-  bool partial = false;       // there are such: worked out twice, with different stand-ins for them
+  bool may_stand_in =
+      false;  // unknown arguments that are only moved (OpInfo::may_be_unknown) need not stop it
+  bool partial = false;  // there are such: worked out twice, with different stand-ins for them
   int stand_in = 0;
   RandomState random;  // what the generator was about to draw
 };
@@ -42,7 +46,8 @@ bool prepare(const OpInfo& info, PendingCompute& pending);
 void before_operator(ThreadState& thread, OpFrame& frame);
 void after_operator(ThreadState& thread, OpFrame& frame);
 
-// A dense CUDA tensor that is what it seems: no subclass, no functorch wrapper, not fake, not sparse or quantised.
+// A dense CUDA tensor that is what it seems: no subclass, no functorch wrapper, not fake, not
+// sparse or quantised.
 bool plain_cuda(const at::Tensor& tensor);
 // Device address of the first element.
 uint64_t address_of(const at::Tensor& tensor);
@@ -56,7 +61,8 @@ bool small_enough(const at::Tensor& tensor);
 bool small_enough(const OpInfo& info, const at::Tensor& tensor);
 // A CPU copy of the content, same strides where possible; undefined if any of it is unknown.
 at::Tensor load(const at::Tensor& device);
-// Makes `value` (a CPU tensor of the same shape and type) the content; false (content unknown now) if it does not fit.
+// Makes `value` (a CPU tensor of the same shape and type) the content; false (content unknown now)
+// if it does not fit.
 bool store(const at::Tensor& device, const at::Tensor& value);
 void forget(const at::Tensor& device);
 

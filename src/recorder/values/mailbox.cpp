@@ -37,13 +37,15 @@ const std::string& folder() {
 
 std::string prefix_of(uint64_t group, int from) {
   char text[64];
-  std::snprintf(text, sizeof text, "values-%016llx-%d-", static_cast<unsigned long long>(group), from);
+  std::snprintf(text, sizeof text, "values-%016llx-%d-", static_cast<unsigned long long>(group),
+                from);
   return text;
 }
 
 std::string path_of(const MessageName& name) {
   char tail[64];
-  std::snprintf(tail, sizeof tail, "%d-%c%llu", name.to, name.pair ? 'p' : 'c', static_cast<unsigned long long>(name.sequence));
+  std::snprintf(tail, sizeof tail, "%d-%c%llu", name.to, name.pair ? 'p' : 'c',
+                static_cast<unsigned long long>(name.sequence));
   return folder() + "/" + prefix_of(name.group, name.from) + tail;
 }
 
@@ -131,12 +133,15 @@ std::vector<Contribution> parse(const std::string& bytes) {
   size_t at = 0;
   uint32_t magic = 0;
   uint64_t count = 0;
-  if (!take(bytes, &at, &magic) || magic != kMagic || !take(bytes, &at, &count) || count > kMaxParts) return {};
+  if (!take(bytes, &at, &magic) || magic != kMagic || !take(bytes, &at, &count) ||
+      count > kMaxParts)
+    return {};
   for (uint64_t i = 0; i < count; i++) {
     Contribution part;
     uint8_t known = 0;
     uint64_t size = 0;
-    if (!take(bytes, &at, &known) || !take(bytes, &at, &size) || bytes.size() - at < size) return {};
+    if (!take(bytes, &at, &known) || !take(bytes, &at, &size) || bytes.size() - at < size)
+      return {};
     part.known = known != 0;
     part.bytes.assign(bytes, at, size);
     at += size;
@@ -156,7 +161,8 @@ std::string presence_prefix() {
   std::string text = "rank-";
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
     const char* value = ::getenv(name);
-    for (const char* c = value ? value : ""; *c; c++) text += std::isalnum(static_cast<unsigned char>(*c)) ? *c : '_';
+    for (const char* c = value ? value : ""; *c; c++)
+      text += std::isalnum(static_cast<unsigned char>(*c)) ? *c : '_';
     text += '-';
   }
   return text;
@@ -170,7 +176,8 @@ bool some_rank_is_missing() {
   if (!listing) return false;
   const std::string prefix = presence_prefix();
   long found = 0;
-  while (const dirent* entry = ::readdir(listing)) found += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
+  while (const dirent* entry = ::readdir(listing))
+    found += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
   ::closedir(listing);
   return found < expected;
 }
@@ -209,7 +216,8 @@ void post(const std::vector<MessageName>& names, const std::vector<Contribution>
   }
   // Written whole, then linked to its names: a receiver sees all of it or nothing.
   static std::atomic<uint64_t> number{0};
-  const std::string draft = folder() + "/draft-" + std::to_string(::getpid()) + "-" + std::to_string(number.fetch_add(1));
+  const std::string draft =
+      folder() + "/draft-" + std::to_string(::getpid()) + "-" + std::to_string(number.fetch_add(1));
   bool whole = write_file(draft, bytes);
   for (const MessageName& name : names) {
     if (!whole) break;
@@ -255,7 +263,8 @@ void set_patience(double seconds, double seconds_for_absent) {
 void announce_rank() {
   const char* rank = ::getenv("RANK");
   if (!rank || !::getenv("WORLD_SIZE") || folder().empty()) return;
-  write_file(folder() + "/" + presence_prefix() + std::to_string(std::strtol(rank, nullptr, 10)), "");
+  write_file(folder() + "/" + presence_prefix() + std::to_string(std::strtol(rank, nullptr, 10)),
+             "");
 }
 
 void clear_posted(uint64_t group, int from) {
@@ -264,7 +273,8 @@ void clear_posted(uint64_t group, int from) {
   if (!listing) return;
   const std::string prefix = prefix_of(group, from);
   while (const dirent* entry = ::readdir(listing))
-    if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0) ::unlink((folder() + "/" + entry->d_name).c_str());
+    if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0)
+      ::unlink((folder() + "/" + entry->d_name).c_str());
   ::closedir(listing);
 }
 

@@ -1,5 +1,6 @@
-// Small messages between the ranks of a process group, through files in the session's folder. A message is known to its receiver by
-// name alone, so neither side waits to send. No locks are held across processes: a rank may be killed at any moment.
+// Small messages between the ranks of a process group, through files in the session's folder. A
+// message is known to its receiver by name alone, so neither side waits to send. No locks are held
+// across processes: a rank may be killed at any moment.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,8 @@
 
 namespace tonnage::recorder {
 
-// One tensor's worth of a message. Not known: the bytes are what an unknown kernel would have written.
+// One tensor's worth of a message. Not known: the bytes are what an unknown kernel would have
+// written.
 struct Contribution {
   bool known = false;
   std::string bytes;
@@ -23,7 +25,8 @@ struct MessageName {
   int from = 0, to = 0;
 };
 
-// Posts one message to each receiver; names[i].to says which. Files that cannot be written are as if nothing had been posted.
+// Posts one message to each receiver; names[i].to says which. Files that cannot be written are as
+// if nothing had been posted.
 void post(const std::vector<MessageName>& names, const std::vector<Contribution>& contents);
 
 // A message to this rank, which may not be there yet.
@@ -31,7 +34,8 @@ class Arrival {
  public:
   explicit Arrival(const MessageName& name) : name_(name) {}
   ~Arrival();  // a message that nobody fetched is thrown away, also if it comes later
-  // Waits for it; null if it has no such part, or does not come. A rank that kept others waiting in vain is not waited for again.
+  // Waits for it; null if it has no such part, or does not come. A rank that kept others waiting in
+  // vain is not waited for again.
   const Contribution* get(size_t index);
 
  private:
@@ -41,12 +45,13 @@ class Arrival {
   std::vector<Contribution> contents_;
 };
 
-// How long a message is waited for, and how long while not all ranks are under this run; 5 minutes and 20 seconds if nobody says
-// otherwise. A rank may be compiling, or reading a checkpoint.
+// How long a message is waited for, and how long while not all ranks are under this run; 5 minutes
+// and 20 seconds if nobody says otherwise. A rank may be compiling, or reading a checkpoint.
 void set_patience(double seconds, double seconds_for_absent);
 
-// Says that this process's rank is under this run, where RANK and WORLD_SIZE tell it and how many there are (torchrun's way). NCCL's own
-// start waits for all ranks, so what is missing a while after is under another `tonnage run`, or under none.
+// Says that this process's rank is under this run, where RANK and WORLD_SIZE tell it and how many
+// there are (torchrun's way). NCCL's own start waits for all ranks, so what is missing a while
+// after is under another `tonnage run`, or under none.
 void announce_rank();
 
 // Removes what an earlier program of the same rank posted to this group and nobody fetched.

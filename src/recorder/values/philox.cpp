@@ -41,12 +41,17 @@ Four philox(uint64_t counter, uint64_t subsequence, uint64_t seed) {
 
 constexpr float kInverse = 2.3283064365386963e-10f;  // 2^-32
 // In (0, 1], as curand has it.
-float uniform(uint32_t bits) { return std::fma(static_cast<float>(bits), kInverse, kInverse / 2.0f); }
+float uniform(uint32_t bits) {
+  return std::fma(static_cast<float>(bits), kInverse, kInverse / 2.0f);
+}
 
-// Calls make(four, k) for each element, k being which of the `unroll` numbers of a draw it is; elements in memory order.
+// Calls make(four, k) for each element, k being which of the `unroll` numbers of a draw it is;
+// elements in memory order.
 template <class Scalar, class Make>
 void for_each_draw(const RandomState& state, Scalar* out, uint64_t n, uint64_t unroll, Make make) {
-  const uint64_t blocks = std::min((n + kBlock - 1) / kBlock, state.multiprocessors * (state.threads_per_multiprocessor / kBlock));
+  const uint64_t blocks =
+      std::min((n + kBlock - 1) / kBlock,
+               state.multiprocessors * (state.threads_per_multiprocessor / kBlock));
   const uint64_t threads = kBlock * blocks;
   for (uint64_t first = 0, call = 0; first < n; first += threads * unroll, call++) {
     for (uint64_t thread = 0; thread < threads && first + thread < n; thread++) {
@@ -60,7 +65,9 @@ void for_each_draw(const RandomState& state, Scalar* out, uint64_t n, uint64_t u
 }
 
 uint32_t narrow(const Four& four, uint64_t k) { return four.x[k]; }
-uint64_t wide(const Four& four, uint64_t k) { return (uint64_t{four.x[2 * k]} << 32) | four.x[2 * k + 1]; }
+uint64_t wide(const Four& four, uint64_t k) {
+  return (uint64_t{four.x[2 * k]} << 32) | four.x[2 * k + 1];
+}
 
 // Ranges from here on take 64 bits for a number.
 bool takes_wide(uint64_t range, bool wide_type) {
@@ -75,20 +82,28 @@ bool takes_wide(uint64_t range, bool wide_type) {
 // The largest whole number that random_() draws for a type, and one more than it.
 template <class Scalar>
 uint64_t whole_numbers() {
-  if constexpr (std::is_same_v<Scalar, bool>) return 2;
-  else if constexpr (std::is_integral_v<Scalar>) return static_cast<uint64_t>(std::numeric_limits<Scalar>::max()) + 1;
-  else return (uint64_t{1} << std::numeric_limits<Scalar>::digits) + 1;
+  if constexpr (std::is_same_v<Scalar, bool>)
+    return 2;
+  else if constexpr (std::is_integral_v<Scalar>)
+    return static_cast<uint64_t>(std::numeric_limits<Scalar>::max()) + 1;
+  else
+    return (uint64_t{1} << std::numeric_limits<Scalar>::digits) + 1;
 }
 
 template <class Scalar>
-bool random_integers(const RandomState& state, Scalar* out, uint64_t n, const std::vector<c10::IValue>& arguments) {
-  constexpr bool wide_type = std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double> || std::is_same_v<Scalar, float> ||
-                             std::is_same_v<Scalar, at::BFloat16>;
+bool random_integers(const RandomState& state, Scalar* out, uint64_t n,
+                     const std::vector<c10::IValue>& arguments) {
+  constexpr bool wide_type = std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double> ||
+                             std::is_same_v<Scalar, float> || std::is_same_v<Scalar, at::BFloat16>;
   if (arguments.size() == 2) {  // the type's whole range
     if constexpr (std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double>)
-      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) { return static_cast<Scalar>(wide(f, k) % whole_numbers<Scalar>()); });
+      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) {
+        return static_cast<Scalar>(wide(f, k) % whole_numbers<Scalar>());
+      });
     else
-      for_each_draw(state, out, n, 4, [](const Four& f, uint64_t k) { return static_cast<Scalar>(narrow(f, k) % whole_numbers<Scalar>()); });
+      for_each_draw(state, out, n, 4, [](const Four& f, uint64_t k) {
+        return static_cast<Scalar>(narrow(f, k) % whole_numbers<Scalar>());
+      });
     return true;
   }
   int64_t from = 0;
@@ -104,7 +119,9 @@ bool random_integers(const RandomState& state, Scalar* out, uint64_t n, const st
       range = static_cast<uint64_t>(arguments[2].toInt()) - static_cast<uint64_t>(from);
     } else if (from == std::numeric_limits<int64_t>::min()) {
       if constexpr (!std::is_same_v<Scalar, int64_t>) return false;
-      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) { return static_cast<Scalar>(static_cast<int64_t>(wide(f, k))); });
+      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) {
+        return static_cast<Scalar>(static_cast<int64_t>(wide(f, k)));
+      });
       return true;
     } else {
       range = whole_numbers<Scalar>() - static_cast<uint64_t>(from);
@@ -112,10 +129,13 @@ bool random_integers(const RandomState& state, Scalar* out, uint64_t n, const st
   }
   const uint64_t base = static_cast<uint64_t>(from);
   if (takes_wide(range, wide_type))
-    for_each_draw(state, out, n, 2, [=](const Four& f, uint64_t k) { return static_cast<Scalar>(static_cast<int64_t>(wide(f, k) % range + base)); });
+    for_each_draw(state, out, n, 2, [=](const Four& f, uint64_t k) {
+      return static_cast<Scalar>(static_cast<int64_t>(wide(f, k) % range + base));
+    });
   else
     for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {
-      return static_cast<Scalar>(static_cast<int64_t>(narrow(f, k) % static_cast<uint32_t>(range) + base));
+      return static_cast<Scalar>(
+          static_cast<int64_t>(narrow(f, k) % static_cast<uint32_t>(range) + base));
     });
   return true;
 }
@@ -125,13 +145,19 @@ bool bernoulli(const RandomState& state, Scalar* out, uint64_t n, const c10::IVa
   if (std::is_same_v<Scalar, double>) return false;
   if (probability.isDouble()) {
     const float p = static_cast<float>(probability.toDouble());
-    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) { return static_cast<Scalar>(uniform(f.x[k]) < p); });
+    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {
+      return static_cast<Scalar>(uniform(f.x[k]) < p);
+    });
     return true;
   }
-  // A tensor of probabilities: each thread makes four neighbours, and starts the sequence anew each time.
-  if (!probability.isTensor() || probability.toTensor().scalar_type() != at::kFloat || !probability.toTensor().is_contiguous()) return false;
+  // A tensor of probabilities: each thread makes four neighbours, and starts the sequence anew each
+  // time.
+  if (!probability.isTensor() || probability.toTensor().scalar_type() != at::kFloat ||
+      !probability.toTensor().is_contiguous())
+    return false;
   const at::Tensor& p = probability.toTensor();
-  if (static_cast<uint64_t>(p.numel()) != n || n > state.multiprocessors * 4 * 512 * 4) return false;
+  if (static_cast<uint64_t>(p.numel()) != n || n > state.multiprocessors * 4 * 512 * 4)
+    return false;
   const float* chance = p.const_data_ptr<float>();
   for (uint64_t thread = 0; thread * 4 < n; thread++) {
     const Four four = philox(state.offset / 4, thread, state.seed);
@@ -147,7 +173,8 @@ bool uniform_numbers(const RandomState& state, Scalar* out, uint64_t n, double f
   if constexpr (std::is_same_v<Scalar, double>) {
     for_each_draw(state, out, n, 2, [=](const Four& f, uint64_t k) {
       const uint64_t bits = f.x[2 * k] ^ (uint64_t{f.x[2 * k + 1]} << 21);
-      const double value = std::fma(std::fma(static_cast<double>(bits), 0x1p-53, 0x1p-54), to - from, from);
+      const double value =
+          std::fma(std::fma(static_cast<double>(bits), 0x1p-53, 0x1p-54), to - from, from);
       return value == to ? from : value;
     });
     return true;
@@ -165,18 +192,21 @@ bool uniform_numbers(const RandomState& state, Scalar* out, uint64_t n, double f
 }
 
 template <class Scalar>
-bool normal_numbers(const RandomState& state, Scalar* out, uint64_t n, double mean, double deviation) {
+bool normal_numbers(const RandomState& state, Scalar* out, uint64_t n, double mean,
+                    double deviation) {
   if constexpr (std::is_same_v<Scalar, double> || std::is_integral_v<Scalar>) {
     return false;
   } else {
     constexpr float kTwoPi = 6.2831855f;
     const float m = static_cast<float>(mean), s = static_cast<float>(deviation);
-    for_each_draw(state, out, n, 4, [=](const Four& f, uint64_t k) {  // Box and Muller, two numbers of a pair
-      const float u = uniform(f.x[k & ~uint64_t{1}]);
-      const float v = std::fma(static_cast<float>(f.x[k | 1]), kInverse * kTwoPi, kInverse * kTwoPi / 2.0f);
-      const float radius = std::sqrt(-2.0f * std::log(u));
-      return static_cast<Scalar>(std::fma((k & 1 ? std::cos(v) : std::sin(v)) * radius, s, m));
-    });
+    for_each_draw(
+        state, out, n, 4, [=](const Four& f, uint64_t k) {  // Box and Muller, two numbers of a pair
+          const float u = uniform(f.x[k & ~uint64_t{1}]);
+          const float v =
+              std::fma(static_cast<float>(f.x[k | 1]), kInverse * kTwoPi, kInverse * kTwoPi / 2.0f);
+          const float radius = std::sqrt(-2.0f * std::log(u));
+          return static_cast<Scalar>(std::fma((k & 1 ? std::cos(v) : std::sin(v)) * radius, s, m));
+        });
     return true;
   }
 }
@@ -199,13 +229,18 @@ bool exponential_numbers(const RandomState& state, Scalar* out, uint64_t n, doub
 bool is(const OpInfo& info, const char* name) { return info.name == name; }
 
 template <class Scalar>
-bool draw_as(const OpInfo& info, const RandomState& state, Scalar* out, uint64_t n, const std::vector<c10::IValue>& arguments) {
+bool draw_as(const OpInfo& info, const RandomState& state, Scalar* out, uint64_t n,
+             const std::vector<c10::IValue>& arguments) {
   auto number = [&](size_t i) { return arguments[i].toScalar().toDouble(); };
   if (is(info, "aten::random_")) return random_integers(state, out, n, arguments);
-  if (is(info, "aten::bernoulli_") && arguments.size() == 3) return bernoulli(state, out, n, arguments[1]);
-  if (is(info, "aten::uniform_") && arguments.size() == 4) return uniform_numbers(state, out, n, number(1), number(2));
-  if (is(info, "aten::normal_") && arguments.size() == 4) return normal_numbers(state, out, n, number(1), number(2));
-  if (is(info, "aten::exponential_") && arguments.size() == 3) return exponential_numbers(state, out, n, number(1));
+  if (is(info, "aten::bernoulli_") && arguments.size() == 3)
+    return bernoulli(state, out, n, arguments[1]);
+  if (is(info, "aten::uniform_") && arguments.size() == 4)
+    return uniform_numbers(state, out, n, number(1), number(2));
+  if (is(info, "aten::normal_") && arguments.size() == 4)
+    return normal_numbers(state, out, n, number(1), number(2));
+  if (is(info, "aten::exponential_") && arguments.size() == 3)
+    return exponential_numbers(state, out, n, number(1));
   return false;
 }
 
@@ -213,15 +248,21 @@ bool draw_as(const OpInfo& info, const RandomState& state, Scalar* out, uint64_t
 
 RandomState random_state(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
   RandomState state;
-  if (!info.random || info.generator_argument < 0 || inputs.empty() || !inputs[0].isTensor() || !inputs[0].toTensor().is_cuda()) return state;
+  if (!info.random || info.generator_argument < 0 || inputs.empty() || !inputs[0].isTensor() ||
+      !inputs[0].toTensor().is_cuda())
+    return state;
   const auto at = static_cast<size_t>(info.generator_argument);
   if (at >= inputs.size()) return state;
   const c10::Device device = inputs[0].toTensor().device();
-  const at::Generator generator = inputs[at].isGenerator() ? inputs[at].toGenerator() : at::globalContext().defaultGenerator(device);
+  const at::Generator generator = inputs[at].isGenerator()
+                                      ? inputs[at].toGenerator()
+                                      : at::globalContext().defaultGenerator(device);
   if (!generator.defined() || !generator.device().is_cuda()) return state;
   int multiprocessors = 0, threads = 0;
-  if (cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.index()) != cudaSuccess ||
-      cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device.index()) != cudaSuccess)
+  if (cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.index()) !=
+          cudaSuccess ||
+      cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device.index()) !=
+          cudaSuccess)
     return state;
   state.seed = generator.current_seed();
   state.offset = generator.unsafeGetGeneratorImpl()->get_offset();
@@ -238,14 +279,16 @@ bool draw(const OpInfo& info, const RandomState& state, std::vector<c10::IValue>
   if (!out.is_non_overlapping_and_dense() || out.numel() == 0) return false;
   bool done = false;
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, out.scalar_type(), "draw", [&] {
-    done = draw_as(info, state, out.mutable_data_ptr<scalar_t>(), static_cast<uint64_t>(out.numel()), arguments);
+    done = draw_as(info, state, out.mutable_data_ptr<scalar_t>(),
+                   static_cast<uint64_t>(out.numel()), arguments);
   });
   if (done) arguments.resize(1);
   return done;
 }
 
 bool keeps_drawn_floats(const OpInfo& info, const at::Tensor& result) {
-  return info.random && result.numel() <= kDrawnFloats && (is(info, "aten::uniform_") || is(info, "aten::bernoulli_") || is(info, "aten::random_"));
+  return info.random && result.numel() <= kDrawnFloats &&
+         (is(info, "aten::uniform_") || is(info, "aten::bernoulli_") || is(info, "aten::random_"));
 }
 
 }  // namespace tonnage::recorder

@@ -9,7 +9,8 @@
 
 namespace tonnage::recorder {
 
-// PyTorch warns through a handler of the thread; what the recorder's own calls warn of is not the program's.
+// PyTorch warns through a handler of the thread; what the recorder's own calls warn of is not the
+// program's.
 class Silence : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -22,10 +23,13 @@ struct PlainCpuScope {
         was_busy(t.busy),
         keys(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
              c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-                 c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::PreDispatch,
-                                      c10::DispatchKey::PythonDispatcher, c10::DispatchKey::Functionalize,
-                                      c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode,
-                                      c10::DispatchKey::Tracer, c10::DispatchKey::DeferredInit, c10::DispatchKey::Fake})),
+                 c10::DispatchKeySet(
+                     {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                      c10::DispatchKey::PreDispatch, c10::DispatchKey::PythonDispatcher,
+                      c10::DispatchKey::Functionalize,
+                      c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                      c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Tracer,
+                      c10::DispatchKey::DeferredInit, c10::DispatchKey::Fake})),
         warnings(&silence) {
     thread.busy = true;
   }

@@ -1,4 +1,5 @@
-// The messages themselves: one function per family, tried in an order in which the more telling one wins.
+// The messages themselves: one function per family, tried in an order in which the more telling one
+// wins.
 #include <algorithm>
 
 #include "sources/messages/log_reader.h"
@@ -13,7 +14,8 @@ constexpr uint64_t kPiB = 1ull << 50;
 void parse_pytorch_21(LogScan& scan, LogOom& oom) {
   oom.format = OomFormat::kPyTorchCut;
   if (const auto device = scan.number()) oom.device = device;
-  if (!scan.literal(" has a total capacity of ") && !scan.literal(" has a total capacty of ")) return;
+  if (!scan.literal(" has a total capacity of ") && !scan.literal(" has a total capacty of "))
+    return;
   oom.capacity = scan.size();
   if (!oom.capacity) return;
   oom.format = OomFormat::kPyTorch21;
@@ -87,18 +89,22 @@ void parse_hint(std::string_view text, LogOom& oom) {
   const size_t at = text.find("try setting");
   if (at == std::string_view::npos) return;
   const std::string_view rest = text.substr(at, 200);
-  if (rest.find("expandable_segments") != std::string_view::npos) oom.hint = "expandable_segments";
-  else if (rest.find("max_split_size_mb") != std::string_view::npos) oom.hint = "max_split_size_mb";
+  if (rest.find("expandable_segments") != std::string_view::npos)
+    oom.hint = "expandable_segments";
+  else if (rest.find("max_split_size_mb") != std::string_view::npos)
+    oom.hint = "max_split_size_mb";
 }
 
 bool pytorch(std::string_view text, LogOom& oom) {
   LogScan scan(text);
   while (scan.find("out of memory")) {
     const size_t behind = scan.at();
-    const std::string_view before = text.substr(0, behind - std::min(behind, std::string_view("out of memory").size()));
+    const std::string_view before =
+        text.substr(0, behind - std::min(behind, std::string_view("out of memory").size()));
     if (scan.literal(". Tried to allocate ")) {
       oom.framework = LogFramework::kPyTorch;
-      for (const char* backend : {"CUDA", "HIP", "XPU", "NPU", "MLU", "MTIA", "PrivateUse1", "GPU"}) {
+      for (const char* backend :
+           {"CUDA", "HIP", "XPU", "NPU", "MLU", "MTIA", "PrivateUse1", "GPU"}) {
         const std::string word = std::string(backend) + " ";
         if (before.size() >= word.size() && before.substr(before.size() - word.size()) == word) {
           oom.backend = backend;
@@ -136,7 +142,8 @@ bool pytorch(std::string_view text, LogOom& oom) {
     }
   }
   scan.seek(0);
-  if (scan.find("OutOfMemoryError: Allocation on device") && scan.rest().find_first_not_of(" \n") == std::string_view::npos) {
+  if (scan.find("OutOfMemoryError: Allocation on device") &&
+      scan.rest().find_first_not_of(" \n") == std::string_view::npos) {
     oom.framework = LogFramework::kPyTorch;  // a program printed the first words only
     oom.backend = "CUDA";
     oom.format = OomFormat::kCudaMallocAsync;
@@ -203,7 +210,8 @@ bool tensorflow(std::string_view text, LogOom& oom) {
       if (scan.literal(" on ")) {
         const std::string_view device = scan.until(" \n", 200);
         const size_t colon = device.rfind(':');
-        if (colon != std::string_view::npos && device.find("GPU:") != std::string_view::npos) oom.device = LogScan(device, colon + 1).number();
+        if (colon != std::string_view::npos && device.find("GPU:") != std::string_view::npos)
+          oom.device = LogScan(device, colon + 1).number();
         if (device.find("GPU") != std::string_view::npos) oom.backend = "CUDA";
         if (device.find("CPU") != std::string_view::npos) oom.backend = "CPU";
       }
@@ -213,7 +221,8 @@ bool tensorflow(std::string_view text, LogOom& oom) {
     if (const uint64_t each = dtype_bytes(oom.dtype); each && !oom.shape.empty()) {
       uint64_t bytes = each;
       bool fits = true;
-      for (const uint64_t dim : oom.shape) fits = fits && !__builtin_mul_overflow(bytes, dim, &bytes);
+      for (const uint64_t dim : oom.shape)
+        fits = fits && !__builtin_mul_overflow(bytes, dim, &bytes);
       if (fits) oom.requested = LogSize{bytes, 0, std::to_string(bytes) + " bytes (shape x type)"};
     }
     return true;
@@ -225,7 +234,8 @@ bool tensorflow(std::string_view text, LogOom& oom) {
     oom.requested = scan.size();
     if (!oom.requested) return false;
     if (scan.literal(" (rounded to ")) {
-      if (const auto bytes = scan.number()) oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
+      if (const auto bytes = scan.number())
+        oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
       if (scan.find("requested by op ")) oom.detail = std::string(scan.until(" \n", 200));
     }
     scan.seek(0);
@@ -271,7 +281,8 @@ bool jax(std::string_view text, LogOom& oom) {
   if (scan.find("Failed to allocate request for ")) {
     oom.requested = scan.size();
     if (scan.literal(" (")) {
-      if (const auto bytes = scan.number()) oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
+      if (const auto bytes = scan.number())
+        oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
       scan.literal("B)");
     }
     if (scan.literal(" on device ordinal ")) oom.device = scan.number();
@@ -311,7 +322,8 @@ bool jax(std::string_view text, LogOom& oom) {
   }
   scan.seek(0);
   const bool exhausted = scan.find("RESOURCE_EXHAUSTED: ") || scan.find("Resource exhausted: ");
-  if (exhausted && (scan.find("ut of memory while trying to allocate ") || scan.find("ut of memory allocating "))) {
+  if (exhausted && (scan.find("ut of memory while trying to allocate ") ||
+                    scan.find("ut of memory allocating "))) {
     oom.framework = LogFramework::kJax;
     oom.format = OomFormat::kXlaBytes;
     oom.requested = scan.size();
@@ -330,8 +342,10 @@ bool disguised(std::string_view text, LogOom& oom) {
   LogScan scan(text);
   oom.framework = LogFramework::kPyTorch;
   oom.backend = "CUDA";
-  for (const char* status : {"CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-                             "CURAND_STATUS_ALLOCATION_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED", "CUSPARSE_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED"}) {
+  for (const char* status :
+       {"CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+        "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "CURAND_STATUS_ALLOCATION_FAILED",
+        "CUSOLVER_STATUS_ALLOC_FAILED", "CUSPARSE_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED"}) {
     if (text.find(status) == std::string_view::npos) continue;
     oom.format = OomFormat::kLibraryAllocFailed;
     oom.detail = status;
@@ -344,10 +358,12 @@ bool disguised(std::string_view text, LogOom& oom) {
   if (scan.find("Failed to CUDA calloc ") || scan.find("Failed to CUDA malloc ")) {
     oom.framework = LogFramework::kNccl;
     oom.format = OomFormat::kNcclCalloc;
-    if (const auto bytes = scan.number()) oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
+    if (const auto bytes = scan.number())
+      oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
     return true;
   }
-  if (scan.find("NCCL WARN Cuda failure ") || (text.find("NCCL") != std::string_view::npos && scan.find("Cuda failure "))) {
+  if (scan.find("NCCL WARN Cuda failure ") ||
+      (text.find("NCCL") != std::string_view::npos && scan.find("Cuda failure "))) {
     scan.number();
     scan.spaces();
     if (scan.literal("'out of memory'")) {
@@ -356,8 +372,10 @@ bool disguised(std::string_view text, LogOom& oom) {
       return true;
     }
   }
-  for (const char* error : {"cuda runtime error (2) : out of memory", "CUDA error: out of memory", "HIP error: out of memory",
-                            "CUDA driver error: out of memory", "error=2 : out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"}) {
+  for (const char* error :
+       {"cuda runtime error (2) : out of memory", "CUDA error: out of memory",
+        "HIP error: out of memory", "CUDA driver error: out of memory", "error=2 : out of memory",
+        "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"}) {
     scan.seek(0);
     if (!scan.find(error)) continue;
     oom.format = OomFormat::kCudaError;
@@ -369,7 +387,8 @@ bool disguised(std::string_view text, LogOom& oom) {
   if (scan.find("DefaultCPUAllocator: ") && scan.find("you tried to allocate ")) {
     oom.backend = "CPU";
     oom.format = OomFormat::kCpuAllocator;
-    if (const auto bytes = scan.number()) oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
+    if (const auto bytes = scan.number())
+      oom.requested = LogSize{*bytes, 0, std::to_string(*bytes) + " bytes"};
     return true;
   }
   scan.seek(0);
@@ -393,23 +412,32 @@ bool disguised(std::string_view text, LogOom& oom) {
     }
     oom.requested.reset();
   }
-  for (const char* sign : {"insufficient shared memory (shm)", "unable to allocate shared memory (shm)", "unable to write to file </torch_", "unable to open shared memory object </torch_"}) {
+  for (const char* sign :
+       {"insufficient shared memory (shm)", "unable to allocate shared memory (shm)",
+        "unable to write to file </torch_", "unable to open shared memory object </torch_"}) {
     if (text.find(sign) == std::string_view::npos) continue;
     oom.backend = "CPU";
     oom.format = OomFormat::kHostShared;
     oom.detail = sign;
     return true;
   }
-  for (const char* sign : {"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", "CUDNN_STATUS_NOT_INITIALIZED", "CURAND_STATUS_INITIALIZATION_FAILED",
-                           "CUSOLVER_STATUS_NOT_INITIALIZED", "unable to find an engine to execute this computation", "Unable to find a valid cuDNN algorithm"}) {
+  for (const char* sign :
+       {"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
+        "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate",
+        "CUDNN_STATUS_NOT_INITIALIZED", "CURAND_STATUS_INITIALIZATION_FAILED",
+        "CUSOLVER_STATUS_NOT_INITIALIZED", "unable to find an engine to execute this computation",
+        "Unable to find a valid cuDNN algorithm"}) {
     const size_t at = text.find(sign);
     if (at == std::string_view::npos) continue;
     oom.format = OomFormat::kLibraryNotReady;
     oom.detail = std::string_view(sign).substr(0, std::string_view(sign).find(" when"));
     return true;
   }
-  for (const char* sign : {"Out of memory: Killed process", "oom-kill:", "oom_kill event", "OOMKilled", "exitcode : -9", "exitcode: -9", "exitcode=-9", "exit code 137", "exit status 137", "exited with code 137", "died with <Signals.SIGKILL: 9>",
-                           "is killed by signal: Killed", "received signal 9", "signal 9 (SIGKILL)", "Signal 9 (SIGKILL)"}) {
+  for (const char* sign :
+       {"Out of memory: Killed process", "oom-kill:", "oom_kill event", "OOMKilled",
+        "exitcode : -9", "exitcode: -9", "exitcode=-9", "exit code 137", "exit status 137",
+        "exited with code 137", "died with <Signals.SIGKILL: 9>", "is killed by signal: Killed",
+        "received signal 9", "signal 9 (SIGKILL)", "Signal 9 (SIGKILL)"}) {
     scan.seek(0);
     if (!scan.find(sign)) continue;
     oom.framework = LogFramework::kUnknown;

@@ -1,7 +1,8 @@
 // One out-of-memory message of a training log, every number in it parsed.
 //
-// Formats and their versions: PyTorch c10/cuda/CUDACachingAllocator.cpp (1.0 to today), TensorFlow's BFC allocator, XLA. Printed sizes are
-// rounded, so each carries how far off it may be. What a message does not say is std::nullopt, never 0.
+// Formats and their versions: PyTorch c10/cuda/CUDACachingAllocator.cpp (1.0 to today),
+// TensorFlow's BFC allocator, XLA. Printed sizes are rounded, so each carries how far off it may
+// be. What a message does not say is std::nullopt, never 0.
 #pragma once
 
 #include <cstdint>
@@ -20,32 +21,33 @@ struct LogSize {
 
 // Append only: names are part of the JSON output.
 enum class OomFormat : uint8_t {
-  kPyTorch10,          // 1.0 to 1.3: "... free; ... cached)"
-  kPyTorch14,          // 1.4 to 2.0: "... reserved in total by PyTorch)"
-  kPyTorch21,          // 2.1 and later: "GPU 0 has a total capacity of ..."
-  kPyTorchCut,         // a PyTorch message that was cut off early
-  kPyTorchTooLarge,    // "Tried to allocate more than 1EB memory"
-  kCudaMallocAsync,    // backend:cudaMallocAsync
-  kMps,                // Apple
-  kCudaError,          // the driver's or runtime's bare "out of memory"
-  kLibraryAllocFailed, // cuBLAS, cuDNN, cuRAND, cuSOLVER, cuFFT could not make their handle or plan
-  kNvmlAssert,         // an out-of-memory error behind an NVML assertion
+  kPyTorch10,           // 1.0 to 1.3: "... free; ... cached)"
+  kPyTorch14,           // 1.4 to 2.0: "... reserved in total by PyTorch)"
+  kPyTorch21,           // 2.1 and later: "GPU 0 has a total capacity of ..."
+  kPyTorchCut,          // a PyTorch message that was cut off early
+  kPyTorchTooLarge,     // "Tried to allocate more than 1EB memory"
+  kCudaMallocAsync,     // backend:cudaMallocAsync
+  kMps,                 // Apple
+  kCudaError,           // the driver's or runtime's bare "out of memory"
+  kLibraryAllocFailed,  // cuBLAS, cuDNN, cuRAND, cuSOLVER, cuFFT could not make their handle or plan
+  kNvmlAssert,          // an out-of-memory error behind an NVML assertion
   kNcclCalloc,
   kNcclWarn,
-  kCpuAllocator,       // host memory, not the GPU's
-  kHostKilled,         // the kernel's out-of-memory killer, or exit code -9
+  kCpuAllocator,  // host memory, not the GPU's
+  kHostKilled,    // the kernel's out-of-memory killer, or exit code -9
   kTensorFlowShape,
   kTensorFlowBfc,
-  kTensorFlowDevice,   // "failed to allocate ... from device": often harmless, TensorFlow tries less
+  kTensorFlowDevice,  // "failed to allocate ... from device": often harmless, TensorFlow tries less
   kXlaBytes,
   kXlaRequest,
-  kXlaMemorySpace,     // TPU: "Ran out of memory in memory space hbm"
+  kXlaMemorySpace,  // TPU: "Ran out of memory in memory space hbm"
   kXlaHost,
-  kJetson,             // NvMapMemAllocInternalTagged
-  kLibraryNotReady,    // a library could not start or found no algorithm: mostly, but not always, for want of memory
-  kXlaReserve,         // TPU: "Attempting to reserve ... There are ... free"
-  kHostArray,          // NumPy: "Unable to allocate ... for an array with shape"
-  kHostShared,         // /dev/shm of a container is full
+  kJetson,           // NvMapMemAllocInternalTagged
+  kLibraryNotReady,  // a library could not start or found no algorithm: mostly, but not always, for
+                     // want of memory
+  kXlaReserve,       // TPU: "Attempting to reserve ... There are ... free"
+  kHostArray,        // NumPy: "Unable to allocate ... for an array with shape"
+  kHostShared,       // /dev/shm of a container is full
 };
 const char* oom_format_name(OomFormat format);
 
@@ -55,7 +57,7 @@ const char* log_framework_name(LogFramework framework);
 struct LogProcess {
   std::optional<uint64_t> pid;  // null: "this process"
   bool is_self = false;
-  bool plausible = true;        // false: more than 1 PiB, which drivers print for "not known"
+  bool plausible = true;  // false: more than 1 PiB, which drivers print for "not known"
   LogSize in_use;
 };
 
@@ -67,27 +69,31 @@ struct LogFrame {
 struct LogOom {
   OomFormat format = OomFormat::kCudaError;
   LogFramework framework = LogFramework::kUnknown;
-  std::string backend;                // "CUDA", "HIP", "XPU", "MPS", "TPU", "CPU"; "" if unknown
-  std::optional<uint64_t> device;     // index
-  std::optional<uint64_t> rank;       // of the distributed run, from the line's prefix
-  std::optional<LogSize> requested;   // PyTorch: the segment it wanted, i.e. 2 MiB, 20 MiB or a multiple of 2 MiB
+  std::string backend;             // "CUDA", "HIP", "XPU", "MPS", "TPU", "CPU"; "" if unknown
+  std::optional<uint64_t> device;  // index
+  std::optional<uint64_t> rank;    // of the distributed run, from the line's prefix
+  std::optional<LogSize>
+      requested;  // PyTorch: the segment it wanted, i.e. 2 MiB, 20 MiB or a multiple of 2 MiB
   std::optional<LogSize> capacity, free;
-  std::optional<LogSize> allocated;   // by PyTorch's tensors (free blocks of private pools included); TensorFlow: InUse
-  std::optional<LogSize> reserved;    // as printed (1.4 to 2.0)
-  std::optional<LogSize> unallocated; // reserved but not allocated, as printed ("cached" in 1.0 to 1.3)
+  std::optional<LogSize>
+      allocated;  // by PyTorch's tensors (free blocks of private pools included); TensorFlow: InUse
+  std::optional<LogSize> reserved;  // as printed (1.4 to 2.0)
+  std::optional<LogSize>
+      unallocated;  // reserved but not allocated, as printed ("cached" in 1.0 to 1.3)
   std::optional<LogSize> private_pools;  // part of `allocated`
-  std::optional<LogSize> allowed;     // the cap of a memory fraction
-  std::optional<LogSize> other;       // MPS: other allocations
-  std::optional<LogSize> peak;        // TensorFlow: MaxInUse
+  std::optional<LogSize> allowed;        // the cap of a memory fraction
+  std::optional<LogSize> other;          // MPS: other allocations
+  std::optional<LogSize> peak;           // TensorFlow: MaxInUse
   std::vector<LogProcess> processes;
-  std::vector<uint64_t> shape;        // TensorFlow
+  std::vector<uint64_t> shape;  // TensorFlow
   std::string dtype;
-  std::string detail;                 // library status, allocator, operator, executable
-  std::string hint;                   // the setting that the message suggests: "expandable_segments", "max_split_size_mb" or ""
-  std::vector<LogFrame> frames;       // of the Python traceback before it, outermost first
-  uint64_t line_number = 0;           // from 1
-  uint64_t count = 1;                 // the same message again
-  std::string text;                   // the message, at most 2000 bytes
+  std::string detail;            // library status, allocator, operator, executable
+  std::string hint;              // the setting that the message suggests: "expandable_segments",
+                                 // "max_split_size_mb" or ""
+  std::vector<LogFrame> frames;  // of the Python traceback before it, outermost first
+  uint64_t line_number = 0;      // from 1
+  uint64_t count = 1;            // the same message again
+  std::string text;              // the message, at most 2000 bytes
 };
 
 }  // namespace tonnage::sources

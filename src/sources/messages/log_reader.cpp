@@ -14,20 +14,51 @@ namespace {
 constexpr size_t kMaxLine = 64 << 10;
 constexpr size_t kMaxMessages = 1000;
 constexpr size_t kMaxFrames = 200;
-constexpr size_t kWindowLines = 8;     // a wrapped message, or one with its fields below each other
-constexpr size_t kBfcWindowLines = 4000;  // TensorFlow prints a long list of chunks before its statistics
+constexpr size_t kWindowLines = 8;  // a wrapped message, or one with its fields below each other
+constexpr size_t kBfcWindowLines =
+    4000;  // TensorFlow prints a long list of chunks before its statistics
 constexpr size_t kWindowBytes = 256 << 10;
 
 // A line without one of these is not looked at further.
-constexpr std::string_view kTriggers[] = {"ut of memory", "OOM when alloc", "ALLOC_FAILED", "ALLOCATION_FAILED", "NVML_SUCCESS ==", "CUDA calloc",
-                                          "exceed allowed memory", "OUT_OF_MEMORY", "Failed to allocate request", "an out of memory",
-                                          "cudaErrorMemoryAllocation", "allocate memory", "NvMapMemAlloc", "oom-kill:", "exitcode", "SIGKILL: 9",
-                                          "ut of host memory", "Tried to allocate", "NOT_INITIALIZED", "INITIALIZATION_FAILED", "find an engine", "valid cuDNN algorithm", "Cuda failure",
-                                          "OOMKilled", "oom_kill", "Unable to allocate", "unable to write to file </torch_", "shared memory", "signal: Killed", "ignal 9", " 137", "Attempting to", "Allocation on device"};
+constexpr std::string_view kTriggers[] = {"ut of memory",
+                                          "OOM when alloc",
+                                          "ALLOC_FAILED",
+                                          "ALLOCATION_FAILED",
+                                          "NVML_SUCCESS ==",
+                                          "CUDA calloc",
+                                          "exceed allowed memory",
+                                          "OUT_OF_MEMORY",
+                                          "Failed to allocate request",
+                                          "an out of memory",
+                                          "cudaErrorMemoryAllocation",
+                                          "allocate memory",
+                                          "NvMapMemAlloc",
+                                          "oom-kill:",
+                                          "exitcode",
+                                          "SIGKILL: 9",
+                                          "ut of host memory",
+                                          "Tried to allocate",
+                                          "NOT_INITIALIZED",
+                                          "INITIALIZATION_FAILED",
+                                          "find an engine",
+                                          "valid cuDNN algorithm",
+                                          "Cuda failure",
+                                          "OOMKilled",
+                                          "oom_kill",
+                                          "Unable to allocate",
+                                          "unable to write to file </torch_",
+                                          "shared memory",
+                                          "signal: Killed",
+                                          "ignal 9",
+                                          " 137",
+                                          "Attempting to",
+                                          "Allocation on device"};
 
 // Terminal colours and carriage returns of progress bars are not part of the text.
 std::string clean(std::string_view line) {
-  if (const size_t carriage = line.rfind('\r'); carriage != std::string_view::npos && carriage + 1 < line.size()) line.remove_prefix(carriage + 1);
+  if (const size_t carriage = line.rfind('\r');
+      carriage != std::string_view::npos && carriage + 1 < line.size())
+    line.remove_prefix(carriage + 1);
   std::string out;
   out.reserve(line.size());
   for (size_t i = 0; i < line.size(); ++i) {
@@ -57,12 +88,16 @@ std::optional<uint64_t> take_rank(std::string& line) {
 }
 
 bool triggered(std::string_view line) {
-  return std::any_of(std::begin(kTriggers), std::end(kTriggers), [line](std::string_view trigger) { return line.find(trigger) != std::string_view::npos; });
+  return std::any_of(std::begin(kTriggers), std::end(kTriggers), [line](std::string_view trigger) {
+    return line.find(trigger) != std::string_view::npos;
+  });
 }
 
 // What loggers put before a message: a time, [rank0], (pid=12), INFO, "name - ", "│".
 std::string_view without_prefix(std::string_view line) {
-  const auto skip = [&](std::string_view characters) { line.remove_prefix(std::min(line.find_first_not_of(characters), line.size())); };
+  const auto skip = [&](std::string_view characters) {
+    line.remove_prefix(std::min(line.find_first_not_of(characters), line.size()));
+  };
   for (int i = 0; i < 8; ++i) {
     skip(" \t|:-,");
     while (line.starts_with("│")) {
@@ -76,11 +111,16 @@ std::string_view without_prefix(std::string_view line) {
       line.remove_prefix(end + 1);
       continue;
     }
-    // A word of digits and the marks of dates and times; sizes ("20.00 MiB") have no colon, dash or T.
+    // A word of digits and the marks of dates and times; sizes ("20.00 MiB") have no colon, dash or
+    // T.
     const size_t end = std::min(line.find(' '), line.size());
     const std::string_view word = line.substr(0, end);
-    const bool time = word.size() >= 8 && word.find_first_not_of("0123456789-:./,TZ+") == std::string_view::npos && word.find_first_of(":-") != std::string_view::npos;
-    const bool level = word == "INFO" || word == "ERROR" || word == "WARNING" || word == "WARN" || word == "INFO:" || word == "ERROR:" || word == "WARNING:" || word == "stderr" || word == "stdout";
+    const bool time = word.size() >= 8 &&
+                      word.find_first_not_of("0123456789-:./,TZ+") == std::string_view::npos &&
+                      word.find_first_of(":-") != std::string_view::npos;
+    const bool level = word == "INFO" || word == "ERROR" || word == "WARNING" || word == "WARN" ||
+                       word == "INFO:" || word == "ERROR:" || word == "WARNING:" ||
+                       word == "stderr" || word == "stdout";
     if (!time && !level) break;
     line.remove_prefix(end);
   }
@@ -91,7 +131,10 @@ std::string_view without_prefix(std::string_view line) {
 int richness(const std::optional<LogOom>& oom) {
   if (!oom) return 0;
   int count = 1;
-  for (const auto* size : {&oom->requested, &oom->capacity, &oom->free, &oom->allocated, &oom->reserved, &oom->unallocated, &oom->private_pools, &oom->allowed, &oom->other, &oom->peak}) count += size->has_value();
+  for (const auto* size :
+       {&oom->requested, &oom->capacity, &oom->free, &oom->allocated, &oom->reserved,
+        &oom->unallocated, &oom->private_pools, &oom->allowed, &oom->other, &oom->peak})
+    count += size->has_value();
   return count + static_cast<int>(oom->processes.size());
 }
 
@@ -143,7 +186,8 @@ class Lines {
       std::string_view part(start, take);
       // What a progress bar overwrote is not needed.
       if (part.size() > kMaxLine - line.size()) {
-        if (const size_t carriage = part.rfind('\r'); carriage != std::string_view::npos && carriage + 1 < part.size()) {
+        if (const size_t carriage = part.rfind('\r');
+            carriage != std::string_view::npos && carriage + 1 < part.size()) {
           part.remove_prefix(carriage + 1);
           line.clear();
         } else if (const size_t earlier = line.rfind('\r'); earlier != std::string::npos) {
@@ -194,7 +238,8 @@ class Tracebacks {
     if (stack.wants_code && !stack.frames.empty()) {
       const size_t first = text.find_first_not_of(" \t");
       // Python prints the source line deeper than the File line; "^^^^" marks follow.
-      if (first != std::string::npos && first >= 2) stack.frames.back().code = text.substr(first, 300);
+      if (first != std::string::npos && first >= 2)
+        stack.frames.back().code = text.substr(first, 300);
       stack.wants_code = false;
     }
   }
@@ -220,7 +265,8 @@ bool same_message(const LogOom& a, const LogOom& b) {
   };
   if (a.format != b.format || a.rank != b.rank || a.device != b.device) return false;
   if (!a.requested && !a.allocated) return a.detail == b.detail;
-  return same(a.requested, b.requested) && same(a.free, b.free) && same(a.allocated, b.allocated) && same(a.unallocated, b.unallocated);
+  return same(a.requested, b.requested) && same(a.free, b.free) && same(a.allocated, b.allocated) &&
+         same(a.unallocated, b.unallocated);
 }
 
 }  // namespace
@@ -237,44 +283,62 @@ Result<Log> read_log(Input& input) {
     std::string line = clean(raw);
     const std::optional<uint64_t> rank = take_rank(line);
     const std::string previous = std::exchange(last, line);
-    if (log.checkpoint_warning_line == 0 && line.find("None of the inputs have requires_grad=True. Gradients will be None") != std::string::npos) log.checkpoint_warning_line = log.lines;
+    if (log.checkpoint_warning_line == 0 &&
+        line.find("None of the inputs have requires_grad=True. Gradients will be None") !=
+            std::string::npos)
+      log.checkpoint_warning_line = log.lines;
     if (!triggered(line)) {
       tracebacks.line(line, rank);
       continue;
     }
     auto oom = parse_oom_message(line);
     // Perhaps the rest is on the following lines: wrapped, or a table.
-    const bool bfc = line.find("trying to allocate") != std::string::npos && line.find("Allocator (") != std::string::npos;
-    const bool incomplete = !oom || oom->format == OomFormat::kPyTorchCut || oom->format == OomFormat::kCudaMallocAsync ||
+    const bool bfc = line.find("trying to allocate") != std::string::npos &&
+                     line.find("Allocator (") != std::string::npos;
+    const bool incomplete = !oom || oom->format == OomFormat::kPyTorchCut ||
+                            oom->format == OomFormat::kCudaMallocAsync ||
                             oom->format == OomFormat::kTensorFlowBfc ||
-                            (oom->format == OomFormat::kPyTorch21 && !oom->unallocated) || (oom->format == OomFormat::kMps && !oom->requested);
+                            (oom->format == OomFormat::kPyTorch21 && !oom->unallocated) ||
+                            (oom->format == OomFormat::kMps && !oom->requested);
     if (incomplete) {
       std::string window = line, bare = line, joined = line;
-      for (size_t i = 0; i < (bfc ? kBfcWindowLines : kWindowLines) && window.size() < kWindowBytes; ++i) {
+      for (size_t i = 0; i < (bfc ? kBfcWindowLines : kWindowLines) && window.size() < kWindowBytes;
+           ++i) {
         const std::string* next = lines.peek(i);
         if (!next) break;
         std::string more = clean(*next);
         take_rank(more);
         // Another message, or a traceback, begins: not ours any more.
-        if (more.find("Traceback (most recent call last)") != std::string::npos || (more.find("Tried to allocate") != std::string::npos && window.find("MPS") == std::string::npos)) break;
+        if (more.find("Traceback (most recent call last)") != std::string::npos ||
+            (more.find("Tried to allocate") != std::string::npos &&
+             window.find("MPS") == std::string::npos))
+          break;
         window += '\n' + more;
         bare.append(1, '\n').append(without_prefix(more));
         joined += more;
         if (bfc && more.find("MaxInUse:") != std::string::npos) break;
       }
       auto whole = parse_oom_message(window);
-      // Each line with its logger's prefix; or broken at the terminal's width, in the middle of words.
+      // Each line with its logger's prefix; or broken at the terminal's width, in the middle of
+      // words.
       for (const std::string* text : {&bare, &joined}) {
         if (bfc || (whole && whole->format == OomFormat::kCudaMallocAsync)) break;
-        if (auto other = parse_oom_message(*text); richness(other) > richness(whole) && (!whole || other->format == whole->format || whole->format == OomFormat::kPyTorchCut)) whole = std::move(other);
+        if (auto other = parse_oom_message(*text);
+            richness(other) > richness(whole) &&
+            (!whole || other->format == whole->format || whole->format == OomFormat::kPyTorchCut))
+          whole = std::move(other);
       }
-      if (!whole && line.find("Tried to allocate") != std::string::npos) whole = oom = parse_oom_message(previous + '\n' + window);
+      if (!whole && line.find("Tried to allocate") != std::string::npos)
+        whole = oom = parse_oom_message(previous + '\n' + window);
       if (whole && !oom) {
         // Found in the window only: is it all on later lines? Then it comes by itself.
         const size_t first_end = window.find('\n');
-        if (first_end != std::string::npos && parse_oom_message(std::string_view(window).substr(first_end + 1))) whole.reset();
+        if (first_end != std::string::npos &&
+            parse_oom_message(std::string_view(window).substr(first_end + 1)))
+          whole.reset();
       }
-      if (whole && (!oom || whole->format == oom->format || oom->format == OomFormat::kPyTorchCut)) {
+      if (whole &&
+          (!oom || whole->format == oom->format || oom->format == OomFormat::kPyTorchCut)) {
         if (bfc) whole->text = line.substr(0, 2000);
         oom = std::move(whole);
       }
@@ -287,7 +351,8 @@ Result<Log> read_log(Input& input) {
     oom->line_number = log.lines;
     last.clear();  // is no beginning of the next message
     oom->frames = tracebacks.take(rank);
-    const auto known = std::find_if(log.ooms.rbegin(), log.ooms.rend(), [&](const LogOom& other) { return same_message(other, *oom); });
+    const auto known = std::find_if(log.ooms.rbegin(), log.ooms.rend(),
+                                    [&](const LogOom& other) { return same_message(other, *oom); });
     if (known != log.ooms.rend()) {
       ++known->count;
       if (known->frames.empty()) known->frames = std::move(oom->frames);
@@ -302,7 +367,8 @@ Result<Log> read_log(Input& input) {
     log.notes.push_back("partial: " + lines.error()->message);
   }
   if (lines.cut_a_line()) log.notes.push_back("lines longer than 64 KiB were cut");
-  if (dropped) log.notes.push_back(std::to_string(dropped) + " further out-of-memory messages were left out");
+  if (dropped)
+    log.notes.push_back(std::to_string(dropped) + " further out-of-memory messages were left out");
   return log;
 }
 

@@ -1,7 +1,8 @@
 // Reads a training log of any size and finds its out-of-memory messages.
 //
-// Line by line, in bounded memory: lines beyond 64 KiB are cut, at most 1000 messages are kept. Messages that were wrapped over several
-// lines are put together. Colour codes, time stamps and rank prefixes ("[rank3]:") do not matter.
+// Line by line, in bounded memory: lines beyond 64 KiB are cut, at most 1000 messages are kept.
+// Messages that were wrapped over several lines are put together. Colour codes, time stamps and
+// rank prefixes ("[rank3]:") do not matter.
 #pragma once
 
 #include <string>
@@ -16,9 +17,10 @@ namespace tonnage::sources {
 struct Log {
   std::string source;
   uint64_t lines = 0;
-  std::vector<LogOom> ooms;      // in the log's order
+  std::vector<LogOom> ooms;  // in the log's order
   std::vector<std::string> notes;
-  // PyTorch's warning that a checkpointed part has no input that wants gradients: nothing in it is trained. 0: not seen.
+  // PyTorch's warning that a checkpointed part has no input that wants gradients: nothing in it is
+  // trained. 0: not seen.
   uint64_t checkpoint_warning_line = 0;
 };
 

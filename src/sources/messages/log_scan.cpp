@@ -13,11 +13,13 @@ struct Unit {
   std::string_view name;
   uint64_t bytes;
 };
-// All are powers of 1024: PyTorch's older MPS messages print "GB" and XLA "G" for 2^30. Longer names first.
-constexpr Unit kUnits[] = {{"bytes", 1},         {"byte", 1},         {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30},
-                           {"TiB", 1ull << 40},  {"PiB", 1ull << 50}, {"KB", 1ull << 10},  {"MB", 1ull << 20},  {"GB", 1ull << 30},
-                           {"TB", 1ull << 40},   {"K", 1ull << 10},   {"M", 1ull << 20},   {"G", 1ull << 30},   {"T", 1ull << 40},
-                           {"B", 1}};
+// All are powers of 1024: PyTorch's older MPS messages print "GB" and XLA "G" for 2^30. Longer
+// names first.
+constexpr Unit kUnits[] = {
+    {"bytes", 1},        {"byte", 1},         {"KiB", 1ull << 10}, {"MiB", 1ull << 20},
+    {"GiB", 1ull << 30}, {"TiB", 1ull << 40}, {"PiB", 1ull << 50}, {"KB", 1ull << 10},
+    {"MB", 1ull << 20},  {"GB", 1ull << 30},  {"TB", 1ull << 40},  {"K", 1ull << 10},
+    {"M", 1ull << 20},   {"G", 1ull << 30},   {"T", 1ull << 40},   {"B", 1}};
 
 }  // namespace
 
@@ -99,7 +101,9 @@ std::optional<LogSize> LogScan::size() {
   for (const Unit& unit : kUnits) {
     if (text_.substr(unit_at, unit.name.size()) != unit.name) continue;
     const size_t end = unit_at + unit.name.size();
-    if (end < text_.size() && ((text_[end] >= 'a' && text_[end] <= 'z') || (text_[end] >= 'A' && text_[end] <= 'Z'))) continue;
+    if (end < text_.size() &&
+        ((text_[end] >= 'a' && text_[end] <= 'z') || (text_[end] >= 'A' && text_[end] <= 'Z')))
+      continue;
     const long double bytes = number * static_cast<long double>(unit.bytes);
     if (bytes >= 18446744073709551615.0L) {
       LogSize size{UINT64_MAX, 0, std::string(text_.substr(start, end - start))};
@@ -108,7 +112,9 @@ std::optional<LogSize> LogScan::size() {
     }
     LogSize size;
     size.bytes = static_cast<uint64_t>(std::llroundl(bytes));
-    if (unit.bytes > 1) size.plus_minus_bytes = static_cast<uint64_t>(static_cast<long double>(unit.bytes) * (decimals > 0 ? place : 1.0L) / 2 + 0.5L);
+    if (unit.bytes > 1)
+      size.plus_minus_bytes = static_cast<uint64_t>(
+          static_cast<long double>(unit.bytes) * (decimals > 0 ? place : 1.0L) / 2 + 0.5L);
     size.text = std::string(text_.substr(start, end - start));
     std::replace_if(size.text.begin(), size.text.end(), is_space, ' ');
     at_ = end;
@@ -119,7 +125,9 @@ std::optional<LogSize> LogScan::size() {
 
 std::string_view LogScan::until(std::string_view stops, size_t limit) {
   const size_t start = at_;
-  while (at_ < text_.size() && at_ - start < limit && stops.find(text_[at_]) == std::string_view::npos) ++at_;
+  while (at_ < text_.size() && at_ - start < limit &&
+         stops.find(text_[at_]) == std::string_view::npos)
+    ++at_;
   return text_.substr(start, at_ - start);
 }
 

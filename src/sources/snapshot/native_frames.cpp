@@ -8,7 +8,9 @@ namespace {
 
 // Every operator asks for its memory by one of these: they say nothing.
 bool only_makes_memory(std::string_view op) {
-  for (const std::string_view name : {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::resize_", "aten::new_empty_strided", "aten::empty_memory_format"}) {
+  for (const std::string_view name :
+       {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",
+        "aten::resize_", "aten::new_empty_strided", "aten::empty_memory_format"}) {
     if (op == name) return true;
   }
   return false;
@@ -18,7 +20,8 @@ struct FramesHash {
   size_t operator()(const std::vector<abi::Frame>& frames) const {
     uint64_t hash = frames.size();
     for (const abi::Frame& frame : frames) {
-      for (const uint64_t part : {uint64_t{frame.function}, uint64_t{frame.file}, uint64_t{frame.line}}) {
+      for (const uint64_t part :
+           {uint64_t{frame.function}, uint64_t{frame.file}, uint64_t{frame.line}}) {
         hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
         hash ^= hash >> 32;
       }
@@ -28,18 +31,25 @@ struct FramesHash {
 };
 struct FramesEqual {
   bool operator()(const std::vector<abi::Frame>& a, const std::vector<abi::Frame>& b) const {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const abi::Frame& x, const abi::Frame& y) { return x.function == y.function && x.file == y.file && x.line == y.line; });
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const abi::Frame& x, const abi::Frame& y) {
+                        return x.function == y.function && x.file == y.file && x.line == y.line;
+                      });
   }
 };
 
 class Digest {
  public:
-  explicit Digest(record::Record& record) : record_(record), native_(record.strings.size(), kUnasked), ops_(record.strings.size(), kUnasked) {}
+  explicit Digest(record::Record& record)
+      : record_(record),
+        native_(record.strings.size(), kUnasked),
+        ops_(record.strings.size(), kUnasked) {}
 
   void run() {
     bool any = false;
     for (const auto& stack : record_.stacks) {
-      any = any || std::any_of(stack.begin(), stack.end(), [&](const abi::Frame& frame) { return native(frame.file); });
+      any = any || std::any_of(stack.begin(), stack.end(),
+                               [&](const abi::Frame& frame) { return native(frame.file); });
       if (any) break;
     }
     if (!any) return;
@@ -49,14 +59,18 @@ class Digest {
     for (size_t i = 1; i < record_.stacks.size(); ++i) {
       std::vector<abi::Frame>& stack = record_.stacks[i];
       op_of[i] = op(stack);
-      if (std::any_of(stack.begin(), stack.end(), [&](const abi::Frame& frame) { return !native(frame.file); }))
+      if (std::any_of(stack.begin(), stack.end(),
+                      [&](const abi::Frame& frame) { return !native(frame.file); }))
         std::erase_if(stack, [&](const abi::Frame& frame) { return native(frame.file); });
-      const auto [at, made] = known.try_emplace(std::move(stack), static_cast<uint32_t>(kept.size()));
+      const auto [at, made] =
+          known.try_emplace(std::move(stack), static_cast<uint32_t>(kept.size()));
       if (made) kept.push_back(at->first);
       now[i] = at->second;
     }
     record_.stacks = std::move(kept);
-    const auto renumber = [&](uint32_t& stack) { stack = stack < now.size() ? now[stack] : abi::kNoId; };
+    const auto renumber = [&](uint32_t& stack) {
+      stack = stack < now.size() ? now[stack] : abi::kNoId;
+    };
     for (abi::MemoryEvent& event : record_.events) {
       if (event.op == abi::kNoId && event.stack < op_of.size()) event.op = op_of[event.stack];
       renumber(event.stack);
@@ -80,7 +94,8 @@ class Digest {
     uint32_t makes_memory = abi::kNoId;
     for (const abi::Frame& frame : stack) {
       if (frame.function >= ops_.size()) continue;
-      if (ops_[frame.function] == kUnasked) ops_[frame.function] = intern(operator_of(record_.strings[frame.function]));
+      if (ops_[frame.function] == kUnasked)
+        ops_[frame.function] = intern(operator_of(record_.strings[frame.function]));
       const uint32_t found = ops_[frame.function];
       if (found == abi::kNoId) continue;
       if (!only_makes_memory(record_.strings[found])) return found;
@@ -104,7 +119,8 @@ class Digest {
 
 bool is_native_file(std::string_view file) {
   if (file.empty() || file == "??" || file.find(".so.") != std::string_view::npos) return true;
-  for (const std::string_view end : {".cpp", ".cc", ".c", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".S", ".so", ".hip", ".inc", ".inl", ".tcc"}) {
+  for (const std::string_view end : {".cpp", ".cc", ".c", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".S",
+                                     ".so", ".hip", ".inc", ".inl", ".tcc"}) {
     if (file.ends_with(end)) return true;
   }
   return false;

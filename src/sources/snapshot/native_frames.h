@@ -1,8 +1,10 @@
-// C++ frames of snapshots: _record_memory_history() takes them by default, between and below the Python ones.
+// C++ frames of snapshots: _record_memory_history() takes them by default, between and below the
+// Python ones.
 //
-// Dozens of frames of PyTorch's, Python's and the C library's insides would stand where the analyses look for the user's line. What they
-// tell is the operator; it is taken from them ("at::_ops::gelu::call": aten::gelu), and then stacks that have Python frames keep only
-// those. Stacks without any (the backward pass's threads, C++ programs) stay whole.
+// Dozens of frames of PyTorch's, Python's and the C library's insides would stand where the
+// analyses look for the user's line. What they tell is the operator; it is taken from them
+// ("at::_ops::gelu::call": aten::gelu), and then stacks that have Python frames keep only those.
+// Stacks without any (the backward pass's threads, C++ programs) stay whole.
 #pragma once
 
 #include <string_view>
@@ -17,8 +19,8 @@ bool is_native_file(std::string_view file);
 // "aten::gelu" from "at::_ops::gelu::call(at::Tensor const&, …)"; "" if the function is none.
 std::string operator_of(std::string_view function);
 
-// Sets Event::op where it is missing, shortens stacks, makes equal ones one. Cost: one pass over stacks and events; nothing where no
-// stack has C++ frames.
+// Sets Event::op where it is missing, shortens stacks, makes equal ones one. Cost: one pass over
+// stacks and events; nothing where no stack has C++ frames.
 void digest_native_frames(record::Record& record);
 
 }  // namespace tonnage::sources

@@ -26,7 +26,8 @@ uint64_t hash_text(std::string_view text) {
     mix(word);
   }
   uint64_t word = 0;
-  for (size_t i = 0; i < left; ++i) word |= static_cast<uint64_t>(static_cast<unsigned char>(p[i])) << (8 * i);
+  for (size_t i = 0; i < left; ++i)
+    word |= static_cast<uint64_t>(static_cast<unsigned char>(p[i])) << (8 * i);
   mix(word);
   return hash ^ hash >> 32;
 }
@@ -86,7 +87,8 @@ void Heap::append(Object& object, const Value* values, size_t count) {
   if (object.class_log2 == 0 || needed > (size_t{1} << object.class_log2)) {
     const int wanted = std::max<int>(2, std::bit_width(needed - 1));
     Value* items = take_items(wanted);
-    if (object.size) std::memcpy(static_cast<void*>(items), object.items, object.size * sizeof(Value));
+    if (object.size)
+      std::memcpy(static_cast<void*>(items), object.items, object.size * sizeof(Value));
     if (object.class_log2) give_items(object.items, object.class_log2);
     object.items = items;
     object.class_log2 = static_cast<uint8_t>(wanted);
@@ -128,7 +130,8 @@ uint32_t Heap::intern(std::string_view text) {
   size_t slot = hash & mask;
   while (const uint32_t entry = string_table_[slot]) {
     const Text& known = strings_[entry - 1];
-    if (known.hash == hash && known.size == text.size() && (text.empty() || std::memcmp(known.data, text.data(), text.size()) == 0))
+    if (known.hash == hash && known.size == text.size() &&
+        (text.empty() || std::memcmp(known.data, text.data(), text.size()) == 0))
       return entry - 1;
     slot = (slot + 1) & mask;
   }

@@ -24,17 +24,23 @@ uint64_t little_endian(const char* data, int size) {
 
 }  // namespace
 
-Machine::Machine(Input& input, Visitor* visitor) : input_(input), visitor_(visitor), buffer_(std::make_unique_for_overwrite<char[]>(kBufferBytes + kPadding)) {
+Machine::Machine(Input& input, Visitor* visitor)
+    : input_(input),
+      visitor_(visitor),
+      buffer_(std::make_unique_for_overwrite<char[]>(kBufferBytes + kPadding)) {
   next_ = end_ = buffer_.get();
 }
 
 void Machine::fail(ErrorCode code, std::string message, std::string hint) const {
-  throw Failure{{code, std::move(message) + " at offset " + std::to_string(op_offset_), input_.name(), std::move(hint)}};
+  throw Failure{{code, std::move(message) + " at offset " + std::to_string(op_offset_),
+                 input_.name(), std::move(hint)}};
 }
 
 void Machine::fail_truncated() {
   truncated_ = true;
-  throw Failure{{ErrorCode::kCorrupt, "the pickle ends in the middle (" + std::to_string(offset()) + " bytes read)", input_.name(),
+  throw Failure{{ErrorCode::kCorrupt,
+                 "the pickle ends in the middle (" + std::to_string(offset()) + " bytes read)",
+                 input_.name(),
                  "the file was cut short: was the program killed while it wrote it?"}};
 }
 
@@ -66,7 +72,8 @@ bool Machine::refill() {
   return have > left;
 }
 
-// Every opcode pushes at most one value and is at least one byte long: room for one buffer is checked once per buffer.
+// Every opcode pushes at most one value and is at least one byte long: room for one buffer is
+// checked once per buffer.
 void Machine::need_stack() {
   const size_t needed = top_ + kBufferBytes + kPadding;
   if (needed <= stack_capacity_) return;
@@ -77,9 +84,11 @@ void Machine::need_stack() {
 }
 
 void Machine::check_memory() {
-  const uint64_t used = heap_.memory_bytes() + memo_bytes_ + scratch_.capacity() + top_ * sizeof(Value) + marks_.capacity() * sizeof(size_t);
+  const uint64_t used = heap_.memory_bytes() + memo_bytes_ + scratch_.capacity() +
+                        top_ * sizeof(Value) + marks_.capacity() * sizeof(size_t);
   if (used > kFreeMemoryBytes + kMemoryPerInputByte * offset())
-    fail(ErrorCode::kLimit, "the pickle needs far more memory than its size (" + std::to_string(used >> 20) + " MiB)",
+    fail(ErrorCode::kLimit,
+         "the pickle needs far more memory than its size (" + std::to_string(used >> 20) + " MiB)",
          "no snapshot looks like this: the file is damaged or hostile");
 }
 
@@ -135,7 +144,8 @@ size_t Machine::pop_mark(const char* opcode) {
 void Machine::require(size_t count, const char* opcode) const {
   // A MARK is a wall: opcodes without a mark may not take what lies below it.
   const size_t floor = marks_.empty() ? 0 : marks_.back();
-  if (top_ - floor < count) fail(ErrorCode::kCorrupt, std::string(opcode) + " on a stack that is too short");
+  if (top_ - floor < count)
+    fail(ErrorCode::kCorrupt, std::string(opcode) + " on a stack that is too short");
 }
 
 void Machine::memo_put(uint64_t index, Value value) {
@@ -160,7 +170,9 @@ Value Machine::memo_get(uint64_t index, const char* opcode) const {
     if (!value.is(Tag::kNull)) return value;
   }
   const auto far = far_memo_.find(index);
-  if (far == far_memo_.end()) fail(ErrorCode::kCorrupt, std::string(opcode) + " of memo entry " + std::to_string(index) + ", which was never set");
+  if (far == far_memo_.end())
+    fail(ErrorCode::kCorrupt,
+         std::string(opcode) + " of memo entry " + std::to_string(index) + ", which was never set");
   return far->second;
 }
 
@@ -224,7 +236,8 @@ void Machine::append_to(size_t position, const Value* items, size_t count, const
   if (!heap_.is_object(value, ObjectKind::kList) && !heap_.is_object(value, ObjectKind::kStream))
     fail(ErrorCode::kCorrupt, std::string(opcode) + " to something that is not a list");
   Object& list = heap_.object(value);
-  if (list.size > UINT32_MAX - count) fail(ErrorCode::kLimit, "a list of more than 4 billion items");
+  if (list.size > UINT32_MAX - count)
+    fail(ErrorCode::kLimit, "a list of more than 4 billion items");
   const Visitor::Role role = role_of(position);
   if (role.kind > kRolePlain) {
     visitor_->list_items(*this, role, items, count);
@@ -236,15 +249,20 @@ void Machine::append_to(size_t position, const Value* items, size_t count, const
 
 void Machine::set_items(size_t position, const Value* items, size_t count, const char* opcode) {
   const Value value = stack_[position];
-  if (!value.is(Tag::kObject)) fail(ErrorCode::kCorrupt, std::string(opcode) + " to something that is not a dict");
+  if (!value.is(Tag::kObject))
+    fail(ErrorCode::kCorrupt, std::string(opcode) + " to something that is not a dict");
   Object& dict = heap_.object(value);
   const bool taken = dict.kind == ObjectKind::kToken && dict.role == kDictToken;
-  if (dict.kind != ObjectKind::kDict && !taken) fail(ErrorCode::kCorrupt, std::string(opcode) + " to something that is not a dict");
+  if (dict.kind != ObjectKind::kDict && !taken)
+    fail(ErrorCode::kCorrupt, std::string(opcode) + " to something that is not a dict");
   if (count % 2) fail(ErrorCode::kCorrupt, std::string(opcode) + " with a key that has no value");
   if (visitor_) {
     size_t parent = SIZE_MAX;
-    const auto is_list = [this](Value v) { return heap_.is_object(v, ObjectKind::kList) || heap_.is_object(v, ObjectKind::kStream); };
-    if (!marks_.empty() && marks_.back() >= 1 && marks_.back() <= position && is_list(stack_[marks_.back() - 1])) {
+    const auto is_list = [this](Value v) {
+      return heap_.is_object(v, ObjectKind::kList) || heap_.is_object(v, ObjectKind::kStream);
+    };
+    if (!marks_.empty() && marks_.back() >= 1 && marks_.back() <= position &&
+        is_list(stack_[marks_.back() - 1])) {
       parent = marks_.back() - 1;
     } else if (position >= 1 && is_list(stack_[position - 1])) {
       parent = position - 1;
@@ -253,7 +271,8 @@ void Machine::set_items(size_t position, const Value* items, size_t count, const
       const Visitor::Role role = role_of(parent);
       if (role.kind >= kRoleEarly) {
         uint64_t token = taken ? dict.token : kNoToken;
-        if (dict.kind == ObjectKind::kDict && dict.size) token = visitor_->dict_items(*this, role, token, dict.items, dict.size);
+        if (dict.kind == ObjectKind::kDict && dict.size)
+          token = visitor_->dict_items(*this, role, token, dict.items, dict.size);
         token = visitor_->dict_items(*this, role, token, items, count);
         heap_.make_token(dict, kDictToken, token);
         return;
@@ -261,13 +280,15 @@ void Machine::set_items(size_t position, const Value* items, size_t count, const
     }
   }
   if (taken) fail(ErrorCode::kUnsupported, "a dict is changed after it was used");
-  if (dict.size > UINT32_MAX - count) fail(ErrorCode::kLimit, "a dict of more than 2 billion items");
+  if (dict.size > UINT32_MAX - count)
+    fail(ErrorCode::kLimit, "a dict of more than 2 billion items");
   heap_.append(dict, items, count);
 }
 
 void Machine::add_to_set(size_t position, const Value* items, size_t count) {
   const Value value = stack_[position];
-  if (!heap_.is_object(value, ObjectKind::kSet)) fail(ErrorCode::kCorrupt, "ADDITEMS to something that is not a set");
+  if (!heap_.is_object(value, ObjectKind::kSet))
+    fail(ErrorCode::kCorrupt, "ADDITEMS to something that is not a set");
   Object& set = heap_.object(value);
   if (set.size > UINT32_MAX - count) fail(ErrorCode::kLimit, "a set of more than 4 billion items");
   heap_.append(set, items, count);
@@ -294,7 +315,8 @@ Result<Value> Machine::run() {
   } catch (const Failure& failure) {
     return failure.error;
   } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::kLimit, "out of host memory at offset " + std::to_string(offset()), input_.name(), ""};
+    return Error{ErrorCode::kLimit, "out of host memory at offset " + std::to_string(offset()),
+                 input_.name(), ""};
   }
 }
 
@@ -305,13 +327,15 @@ Value Machine::close_open_containers() {
       const size_t mark = marks_.back();
       if (mark == 0 || mark > top_) break;
       const Value container = stack_[mark - 1];
-      if (heap_.is_object(container, ObjectKind::kDict) || heap_.is_object(container, ObjectKind::kToken)) {
+      if (heap_.is_object(container, ObjectKind::kDict) ||
+          heap_.is_object(container, ObjectKind::kToken)) {
         if (innermost && mark > 1) {
           marks_.pop_back();
           top_ = mark - 1;
         } else {
           // [key value … key list sublist]: a list that waits for its own APPEND.
-          while (top_ > mark + 1 && (top_ - 1 - mark) % 2 == 0 && stack_[top_ - 1].is(Tag::kObject) && stack_[top_ - 2].is(Tag::kObject)) {
+          while (top_ > mark + 1 && (top_ - 1 - mark) % 2 == 0 &&
+                 stack_[top_ - 1].is(Tag::kObject) && stack_[top_ - 2].is(Tag::kObject)) {
             append_to(top_ - 2, &stack_[top_ - 1], 1, "APPEND");
             --top_;
           }
@@ -322,7 +346,8 @@ Value Machine::close_open_containers() {
         }
       } else {
         marks_.pop_back();
-        if (heap_.is_object(container, ObjectKind::kList) || heap_.is_object(container, ObjectKind::kStream))
+        if (heap_.is_object(container, ObjectKind::kList) ||
+            heap_.is_object(container, ObjectKind::kStream))
           append_to(mark - 1, &stack_[mark], top_ - mark, "APPENDS");
         top_ = mark;
       }
@@ -330,7 +355,8 @@ Value Machine::close_open_containers() {
     }
     while (top_ > 1) {
       const Value below = stack_[top_ - 2];
-      if (heap_.is_object(below, ObjectKind::kList) || heap_.is_object(below, ObjectKind::kStream)) {
+      if (heap_.is_object(below, ObjectKind::kList) ||
+          heap_.is_object(below, ObjectKind::kStream)) {
         append_to(top_ - 2, &stack_[top_ - 1], 1, "APPEND");
       } else if (top_ >= 3 && heap_.is_object(stack_[top_ - 3], ObjectKind::kDict)) {
         set_items(top_ - 3, &stack_[top_ - 2], 2, "SETITEM");
@@ -355,13 +381,16 @@ void Machine::refuse(uint8_t opcode) {
       for (char& c : *text)
         if (static_cast<unsigned char>(c) < 32 || static_cast<unsigned char>(c) >= 127) c = '?';
     what += " " + module + " " + name;
-  } else if (opcode == op::kStackGlobal && top_ >= 2 && stack_[top_ - 1].is(Tag::kString) && stack_[top_ - 2].is(Tag::kString)) {
-    what += " " + std::string(heap_.string(stack_[top_ - 2]).substr(0, 80)) + " " + std::string(heap_.string(stack_[top_ - 1]).substr(0, 80));
+  } else if (opcode == op::kStackGlobal && top_ >= 2 && stack_[top_ - 1].is(Tag::kString) &&
+             stack_[top_ - 2].is(Tag::kString)) {
+    what += " " + std::string(heap_.string(stack_[top_ - 2]).substr(0, 80)) + " " +
+            std::string(heap_.string(stack_[top_ - 1]).substr(0, 80));
     for (char& c : what)
       if (static_cast<unsigned char>(c) < 32 || static_cast<unsigned char>(c) >= 127) c = '?';
   }
   fail(ErrorCode::kUnsupported, "refused: the pickle would import or call something (" + what + ")",
-       "a memory snapshot holds plain data only; this is another kind of pickle, or an attack: do not open it with Python");
+       "a memory snapshot holds plain data only; this is another kind of pickle, or an attack: do "
+       "not open it with Python");
 }
 
 void Machine::execute() {
@@ -372,7 +401,8 @@ void Machine::execute() {
   }
   for (;;) {
     if (end_ - next_ <= static_cast<ptrdiff_t>(kPadding) && !input_ended_) refill();
-    // The inner loop works on local copies; what can read more, fail or call out first stores them (STORE) and then loads them.
+    // The inner loop works on local copies; what can read more, fail or call out first stores them
+    // (STORE) and then loads them.
     const char* p = next_;
     const char* const end = end_;
     const bool tail = input_ended_;
@@ -381,8 +411,11 @@ void Machine::execute() {
     size_t top = top_;
 #define STORE (next_ = p, top_ = top)
 #define LOAD (p = next_, top = top_)
-#define NEED(count, name) \
-  if (top < (marks_.empty() ? 0 : marks_.back()) + (count)) { STORE; require(count, name); }
+#define NEED(count, name)                                     \
+  if (top < (marks_.empty() ? 0 : marks_.back()) + (count)) { \
+    STORE;                                                    \
+    require(count, name);                                     \
+  }
     while (p < safe) {
       const auto opcode = static_cast<uint8_t>(*p);
       op_offset_ = base_offset_ + static_cast<uint64_t>(p - buffer_.get());
@@ -427,22 +460,14 @@ void Machine::execute() {
           }
           break;
         }
-        case op::kMark:
-          marks_.push_back(top);
-          break;
-        case op::kEmptyDict:
-          stack[top++] = heap_.make_object(ObjectKind::kDict);
-          break;
-        case op::kEmptyList:
-          stack[top++] = heap_.make_object(ObjectKind::kList);
-          break;
+        case op::kMark: marks_.push_back(top); break;
+        case op::kEmptyDict: stack[top++] = heap_.make_object(ObjectKind::kDict); break;
+        case op::kEmptyList: stack[top++] = heap_.make_object(ObjectKind::kList); break;
         case op::kBinInt:
           stack[top++] = heap_.make_int(static_cast<int32_t>(little_endian(p, 4)));
           p += 4;
           break;
-        case op::kBinInt1:
-          stack[top++] = heap_.make_int(static_cast<uint8_t>(*p++));
-          break;
+        case op::kBinInt1: stack[top++] = heap_.make_int(static_cast<uint8_t>(*p++)); break;
         case op::kBinInt2:
           stack[top++] = heap_.make_int(static_cast<int64_t>(little_endian(p, 2)));
           p += 2;
@@ -526,9 +551,12 @@ void Machine::execute() {
           STORE;
           const size_t mark = pop_mark(opcode_name(opcode));
           if (mark > top) fail(ErrorCode::kCorrupt, "a MARK above the stack");
-          const ObjectKind kind = opcode == op::kTuple ? ObjectKind::kTuple : opcode == op::kList ? ObjectKind::kList
-                                : opcode == op::kDict ? ObjectKind::kDict : ObjectKind::kSet;
-          if (kind == ObjectKind::kDict && (top - mark) % 2) fail(ErrorCode::kCorrupt, "DICT with a key that has no value");
+          const ObjectKind kind = opcode == op::kTuple  ? ObjectKind::kTuple
+                                  : opcode == op::kList ? ObjectKind::kList
+                                  : opcode == op::kDict ? ObjectKind::kDict
+                                                        : ObjectKind::kSet;
+          if (kind == ObjectKind::kDict && (top - mark) % 2)
+            fail(ErrorCode::kCorrupt, "DICT with a key that has no value");
           collect(kind, mark);
           LOAD;
           break;
@@ -583,14 +611,15 @@ void Machine::execute() {
           protocol_ = static_cast<uint8_t>(*p++);
           if (protocol_ > 5) {
             STORE;
-            fail(ErrorCode::kUnsupported, "pickle protocol " + std::to_string(protocol_) + " is not known (0 to 5 are)",
+            fail(ErrorCode::kUnsupported,
+                 "pickle protocol " + std::to_string(protocol_) + " is not known (0 to 5 are)",
                  "this may not be a pickle, or one that a newer Python wrote");
           }
           break;
-        case op::kFrame: p += 8; break;  // a hint about buffering; its length is not needed, so not believed
-        case op::kStop:
-          STORE;
-          return;
+        case op::kFrame:
+          p += 8;
+          break;  // a hint about buffering; its length is not needed, so not believed
+        case op::kStop: STORE; return;
         default:
           STORE;
           execute_rare(opcode);

@@ -1,4 +1,5 @@
-// Opcodes that are rare in snapshots: long strings and bytes, big integers, protocol 0's text forms; and the refusals.
+// Opcodes that are rare in snapshots: long strings and bytes, big integers, protocol 0's text
+// forms; and the refusals.
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -65,7 +66,8 @@ std::string decode_raw_unicode(std::string_view text) {
 
 // Python 2's repr of a byte string: quotes around, backslash escapes inside.
 std::string decode_quoted(std::string_view text) {
-  if (text.size() >= 2 && (text.front() == '\'' || text.front() == '"') && text.back() == text.front())
+  if (text.size() >= 2 && (text.front() == '\'' || text.front() == '"') &&
+      text.back() == text.front())
     text = text.substr(1, text.size() - 2);
   std::string out;
   out.reserve(text.size());
@@ -81,7 +83,8 @@ std::string decode_quoted(std::string_view text) {
       case 'r': out += '\r'; break;
       case 'x': {
         unsigned code = 0;
-        if (i + 2 < text.size() && std::from_chars(text.data() + i + 1, text.data() + i + 3, code, 16).ec == std::errc()) {
+        if (i + 2 < text.size() &&
+            std::from_chars(text.data() + i + 1, text.data() + i + 3, code, 16).ec == std::errc()) {
           out += static_cast<char>(code);
           i += 2;
         } else {
@@ -171,21 +174,25 @@ const char* opcode_name(uint8_t opcode) {
   }
 }
 
-// Two's complement, little endian. Numbers beyond 64 bits become an overflow value: nothing in a snapshot needs them.
+// Two's complement, little endian. Numbers beyond 64 bits become an overflow value: nothing in a
+// snapshot needs them.
 Value Machine::parse_long(const char* data, uint64_t size) {
   while (size > 1) {
     // Sign extension bytes carry nothing.
     const auto last = static_cast<unsigned char>(data[size - 1]);
     const bool next_negative = static_cast<unsigned char>(data[size - 2]) & 0x80;
-    if ((last == 0 && !next_negative) || (last == 0xff && next_negative)) --size;
-    else break;
+    if ((last == 0 && !next_negative) || (last == 0xff && next_negative))
+      --size;
+    else
+      break;
   }
   if (size == 0) return heap_.make_int(0);
   const bool negative = static_cast<unsigned char>(data[size - 1]) & 0x80;
   if (size == 9 && data[8] == 0) return heap_.make_unsigned(little_endian(data, 8));
   if (size > 8) return heap_.make_overflow(negative);
   const int shift = 64 - 8 * static_cast<int>(size);
-  return heap_.make_int(static_cast<int64_t>(little_endian(data, static_cast<int>(size)) << shift) >> shift);
+  return heap_.make_int(
+      static_cast<int64_t>(little_endian(data, static_cast<int>(size)) << shift) >> shift);
 }
 
 Value Machine::parse_decimal(std::string_view text) {
@@ -193,11 +200,14 @@ Value Machine::parse_decimal(std::string_view text) {
   if (!text.empty() && text.back() == 'L') text.remove_suffix(1);
   int64_t number = 0;
   auto signed_result = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (signed_result.ec == std::errc() && signed_result.ptr == text.data() + text.size()) return heap_.make_int(number);
+  if (signed_result.ec == std::errc() && signed_result.ptr == text.data() + text.size())
+    return heap_.make_int(number);
   uint64_t large = 0;
   auto unsigned_result = std::from_chars(text.data(), text.data() + text.size(), large);
-  if (unsigned_result.ec == std::errc() && unsigned_result.ptr == text.data() + text.size()) return heap_.make_unsigned(large);
-  if (signed_result.ec == std::errc::result_out_of_range && signed_result.ptr == text.data() + text.size())
+  if (unsigned_result.ec == std::errc() && unsigned_result.ptr == text.data() + text.size())
+    return heap_.make_unsigned(large);
+  if (signed_result.ec == std::errc::result_out_of_range &&
+      signed_result.ptr == text.data() + text.size())
     return heap_.make_overflow(!text.empty() && text[0] == '-');
   fail(ErrorCode::kCorrupt, "a number was expected");
 }
@@ -243,9 +253,12 @@ void Machine::execute_rare(uint8_t opcode) {
     case op::kInt: {
       const std::string_view text = line();
       // Protocol 0 and 1 write booleans as "00" and "01".
-      if (text == "01") push(Value::make(Tag::kTrue, 0));
-      else if (text == "00") push(Value::make(Tag::kFalse, 0));
-      else push(parse_decimal(text));
+      if (text == "01")
+        push(Value::make(Tag::kTrue, 0));
+      else if (text == "00")
+        push(Value::make(Tag::kFalse, 0));
+      else
+        push(parse_decimal(text));
       return;
     }
     case op::kLong: push(parse_decimal(line())); return;
@@ -261,21 +274,34 @@ void Machine::execute_rare(uint8_t opcode) {
     case op::kUnicode: push(heap_.make_string(decode_raw_unicode(line()))); return;
     case op::kGet: {
       const Value index = parse_decimal(line());
-      if (!index.is(Tag::kInt) || index.signed_payload() < 0) fail(ErrorCode::kCorrupt, "GET without an index");
+      if (!index.is(Tag::kInt) || index.signed_payload() < 0)
+        fail(ErrorCode::kCorrupt, "GET without an index");
       push(memo_get(index.payload(), "GET"));
       return;
     }
     case op::kPut: {
       const Value index = parse_decimal(line());
-      if (!index.is(Tag::kInt) || index.signed_payload() < 0) fail(ErrorCode::kCorrupt, "PUT without an index");
+      if (!index.is(Tag::kInt) || index.signed_payload() < 0)
+        fail(ErrorCode::kCorrupt, "PUT without an index");
       require(1, "PUT");
       memo_put(index.payload(), stack_[top_ - 1]);
       return;
     }
-    case op::kGlobal: case op::kStackGlobal: case op::kInst: case op::kObj: case op::kNewObj: case op::kNewObjEx: case op::kReduce:
-    case op::kBuild: case op::kExt1: case op::kExt2: case op::kExt4: case op::kPersId: case op::kBinPersId: case op::kNextBuffer:
-    case op::kReadonlyBuffer:
-      refuse(opcode);
+    case op::kGlobal:
+    case op::kStackGlobal:
+    case op::kInst:
+    case op::kObj:
+    case op::kNewObj:
+    case op::kNewObjEx:
+    case op::kReduce:
+    case op::kBuild:
+    case op::kExt1:
+    case op::kExt2:
+    case op::kExt4:
+    case op::kPersId:
+    case op::kBinPersId:
+    case op::kNextBuffer:
+    case op::kReadonlyBuffer: refuse(opcode);
     default: break;
   }
   char hex[8];

@@ -4,13 +4,13 @@
 
 namespace tonnage::sources::snapshot {
 
+using abi::EventKind;
 using pickle::Heap;
 using pickle::Machine;
 using pickle::Object;
 using pickle::ObjectKind;
 using pickle::Tag;
 using pickle::Value;
-using abi::EventKind;
 
 namespace {
 
@@ -65,9 +65,15 @@ uint64_t Builder::new_event(uint8_t device) {
 void Builder::set_action(abi::MemoryEvent& event, uint32_t action) {
   DeviceCount& count = counts_[event.device];
   switch (action) {
-    case kWordAlloc: event.kind = abi::EventKind::kAlloc; ++count.allocs; break;
+    case kWordAlloc:
+      event.kind = abi::EventKind::kAlloc;
+      ++count.allocs;
+      break;
     case kWordFreeRequested: event.kind = abi::EventKind::kFreeRequested; break;
-    case kWordFreeCompleted: event.kind = abi::EventKind::kFreeCompleted; ++count.frees; break;
+    case kWordFreeCompleted:
+      event.kind = abi::EventKind::kFreeCompleted;
+      ++count.frees;
+      break;
     case kWordFree:
       event.kind = abi::EventKind::kFreeRequested;
       ++count.frees;
@@ -83,7 +89,8 @@ void Builder::set_action(abi::MemoryEvent& event, uint32_t action) {
     case kWordAnnotate: event.kind = abi::EventKind::kAnnotation; break;
     default:
       event.kind = abi::EventKind::kNone;
-      if (unknown_actions_.size() < 100) ++unknown_actions_[std::string(heap_->string(action).substr(0, 40))];
+      if (unknown_actions_.size() < 100)
+        ++unknown_actions_[std::string(heap_->string(action).substr(0, 40))];
   }
 }
 
@@ -118,7 +125,8 @@ void Builder::set_event(abi::MemoryEvent& event, const Value* items, size_t coun
         }
         break;
       case kWordCompileContext:
-        if (value.is(Tag::kString) && value.payload() != kWordNotCompiled && value.payload() != kWordEmpty && event.name == abi::kNoId)
+        if (value.is(Tag::kString) && value.payload() != kWordNotCompiled &&
+            value.payload() != kWordEmpty && event.name == abi::kNoId)
           event.name = record_string(value);
         break;
       default: break;
@@ -126,14 +134,18 @@ void Builder::set_event(abi::MemoryEvent& event, const Value* items, size_t coun
   }
 }
 
-uint64_t Builder::dict_items(Machine& machine, Role role, uint64_t token, const Value* items, size_t count) {
+uint64_t Builder::dict_items(Machine& machine, Role role, uint64_t token, const Value* items,
+                             size_t count) {
   if (token == pickle::kNoToken) {
     if (record_.events.empty()) first_event_offset_ = machine.offset();
     const size_t have = record_.events.size();
-    if (have == record_.events.capacity() && have >= kFirstReserve && known_size_ > machine.offset()) {
+    if (have == record_.events.capacity() && have >= kFirstReserve &&
+        known_size_ > machine.offset()) {
       // The rest of the file most likely holds events of the same length.
-      const double per_event = static_cast<double>(machine.offset() - first_event_offset_) / static_cast<double>(have);
-      const double more = static_cast<double>(known_size_ - machine.offset()) / std::max(per_event, 16.0);
+      const double per_event =
+          static_cast<double>(machine.offset() - first_event_offset_) / static_cast<double>(have);
+      const double more =
+          static_cast<double>(known_size_ - machine.offset()) / std::max(per_event, 16.0);
       record_.events.reserve(have + static_cast<size_t>(more * 1.05) + 1024);
     }
     token = new_event(static_cast<uint8_t>(role.tag));
@@ -167,8 +179,10 @@ void Builder::list_items(Machine&, Role role, const Value* items, size_t count) 
       }
     } else if (object.kind == ObjectKind::kDict) {
       add_dict(static_cast<RoleKind>(role.kind), role.tag, object);
-      if (role.kind == kTraceList) heap_->make_token(object, pickle::kDictToken, record_.events.size() - 1);
-      else heap_->release(object);
+      if (role.kind == kTraceList)
+        heap_->make_token(object, pickle::kDictToken, record_.events.size() - 1);
+      else
+        heap_->release(object);
     } else {
       ++odd_items_;
     }
@@ -193,14 +207,17 @@ void Builder::add_list(RoleKind kind, uint64_t tag, Value list) {
   if (!heap_->is_sequence(list)) return;
   const Object& object = heap_->object(list);
   for (uint32_t i = 0; i < object.size; ++i) {
-    if (heap_->is_object(object.items[i], ObjectKind::kDict)) add_dict(kind, tag, heap_->object(object.items[i]));
-    else ++odd_items_;
+    if (heap_->is_object(object.items[i], ObjectKind::kDict))
+      add_dict(kind, tag, heap_->object(object.items[i]));
+    else
+      ++odd_items_;
   }
 }
 
 uint32_t Builder::record_string(Value text) {
   const auto id = static_cast<uint32_t>(text.payload());
-  if (id >= string_ids_.size()) string_ids_.resize(std::max<size_t>(heap_->string_count(), id + 1), 0);
+  if (id >= string_ids_.size())
+    string_ids_.resize(std::max<size_t>(heap_->string_count(), id + 1), 0);
   if (string_ids_[id] == 0) {
     if (id == kWordEmpty) {
       string_ids_[id] = abi::kNoId + 1;
@@ -233,7 +250,8 @@ std::string Builder::text_of(Value value) const {
 uint32_t Builder::frame_of(Value value) {
   if (!value.is(Tag::kObject)) return UINT32_MAX;
   Object& object = heap_->object(value);
-  if (object.kind == ObjectKind::kToken && object.role == kFrameToken) return static_cast<uint32_t>(object.token);
+  if (object.kind == ObjectKind::kToken && object.role == kFrameToken)
+    return static_cast<uint32_t>(object.token);
   if (object.kind != ObjectKind::kDict) return UINT32_MAX;
   abi::Frame frame;
   for (uint32_t i = 0; i + 1 < object.size; i += 2) {
@@ -248,7 +266,8 @@ uint32_t Builder::frame_of(Value value) {
         break;
       case kWordLine: {
         const uint64_t line = heap_->to_unsigned(item).value_or(0);
-        frame.line = line <= INT32_MAX ? static_cast<uint32_t>(line) : 0;  // -1, also as 2^64 - 1: not known
+        frame.line =
+            line <= INT32_MAX ? static_cast<uint32_t>(line) : 0;  // -1, also as 2^64 - 1: not known
         break;
       }
       default: break;
@@ -257,7 +276,9 @@ uint32_t Builder::frame_of(Value value) {
   const uint64_t hash = mix(mix(mix(1, frame.function), frame.file), frame.line);
   uint32_t id = UINT32_MAX;
   for (const uint32_t known : frame_index_[hash])
-    if (frames_[known].function == frame.function && frames_[known].file == frame.file && frames_[known].line == frame.line) id = known;
+    if (frames_[known].function == frame.function && frames_[known].file == frame.file &&
+        frames_[known].line == frame.line)
+      id = known;
   if (id == UINT32_MAX) {
     id = static_cast<uint32_t>(frames_.size());
     frames_.push_back(frame);
@@ -270,7 +291,8 @@ uint32_t Builder::frame_of(Value value) {
 uint32_t Builder::stack_of(Value value) {
   if (!value.is(Tag::kObject)) return abi::kNoId;
   Object& object = heap_->object(value);
-  if (object.kind == ObjectKind::kToken) return object.role == kStackToken ? static_cast<uint32_t>(object.token) : abi::kNoId;
+  if (object.kind == ObjectKind::kToken)
+    return object.role == kStackToken ? static_cast<uint32_t>(object.token) : abi::kNoId;
   if (object.kind != ObjectKind::kList && object.kind != ObjectKind::kTuple) return abi::kNoId;
   scratch_frames_.clear();
   for (uint32_t i = 0; i < object.size; ++i) {
@@ -285,7 +307,8 @@ uint32_t Builder::stack_of(Value value) {
 uint32_t Builder::intern_stack(const std::vector<uint32_t>& frames) {
   if (frames.empty()) return abi::kNoId;
   uint64_t hash = frames.size();
-  for (const uint32_t frame : frames) hash = (hash ^ frame) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 29;
+  for (const uint32_t frame : frames)
+    hash = (hash ^ frame) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 29;
   const size_t mask = stack_slots_.size() - 1;
   size_t slot = hash & mask;
   while (const uint32_t id = stack_slots_[slot]) {

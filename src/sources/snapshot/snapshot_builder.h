@@ -1,4 +1,5 @@
-// The pickle machine's visitor that makes a Record: events and segments flow into it while they are parsed.
+// The pickle machine's visitor that makes a Record: events and segments flow into it while they are
+// parsed.
 #pragma once
 
 #include <array>
@@ -7,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sources/snapshot/pickle_machine.h"
 #include "record/record.h"
+#include "sources/snapshot/pickle_machine.h"
 #include "sources/snapshot/snapshot_keys.h"
 
 namespace tonnage::sources::snapshot {
@@ -20,14 +21,20 @@ class Builder final : public pickle::Visitor {
 
   void attach(pickle::Heap& heap);  // before the machine runs
   Role list_role(pickle::Machine& machine, size_t position) override;
-  uint64_t dict_items(pickle::Machine& machine, Role role, uint64_t token, const pickle::Value* items, size_t count) override;
-  void list_items(pickle::Machine& machine, Role role, const pickle::Value* items, size_t count) override;
+  uint64_t dict_items(pickle::Machine& machine, Role role, uint64_t token,
+                      const pickle::Value* items, size_t count) override;
+  void list_items(pickle::Machine& machine, Role role, const pickle::Value* items,
+                  size_t count) override;
 
   // Takes what the machine left: settings, and lists that did not stream. Error: not a snapshot.
   Result<record::Record> finish(pickle::Value root, const std::string& source, bool truncated);
 
  private:
-  enum RoleKind : uint8_t { kSegmentList = 2, kAnnotationList = 3, kTraceList = pickle::kRoleEarly };
+  enum RoleKind : uint8_t {
+    kSegmentList = 2,
+    kAnnotationList = 3,
+    kTraceList = pickle::kRoleEarly
+  };
   static constexpr uint8_t kFrameToken = 2, kStackToken = 3;
 
   struct DeviceCount {
@@ -60,15 +67,15 @@ class Builder final : public pickle::Visitor {
   int64_t earliest_us_ = 0;     // relative to it
   record::Record record_;
   std::vector<abi::MemoryEvent> annotations_;
-  std::vector<uint64_t> old_frees_;          // events of the one-word "free" of old versions
+  std::vector<uint64_t> old_frees_;  // events of the one-word "free" of old versions
   std::array<DeviceCount, 256> counts_{};
-  std::vector<uint32_t> string_ids_;         // pickle string -> record string + 1
+  std::vector<uint32_t> string_ids_;  // pickle string -> record string + 1
   std::vector<abi::Frame> frames_;
   std::unordered_map<uint64_t, std::vector<uint32_t>> frame_index_;  // hash of content -> frames
-  std::vector<uint32_t> stack_slots_;        // open addressing: stack id, 0 = free
-  std::vector<uint64_t> stack_hashes_{0};    // by stack id
+  std::vector<uint32_t> stack_slots_;      // open addressing: stack id, 0 = free
+  std::vector<uint64_t> stack_hashes_{0};  // by stack id
   std::vector<uint32_t> scratch_frames_;
-  uint64_t appended_events_ = 0;             // events whose dict has reached its list
+  uint64_t appended_events_ = 0;  // events whose dict has reached its list
   uint64_t odd_items_ = 0, bad_segments_ = 0;
   std::map<std::string, uint64_t> unknown_actions_;
 };

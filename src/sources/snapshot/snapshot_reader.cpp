@@ -7,7 +7,9 @@ namespace tonnage::sources {
 
 bool looks_like_pickle(std::string_view first) {
   if (first.empty()) return false;
-  const auto byte = [&first](size_t i) { return i < first.size() ? static_cast<unsigned char>(first[i]) : 0; };
+  const auto byte = [&first](size_t i) {
+    return i < first.size() ? static_cast<unsigned char>(first[i]) : 0;
+  };
   if (byte(0) == 0x80) return byte(1) <= 5 || byte(1) > 127 || first.size() == 1;
   // Protocols 0 and 1: a dict or a list, then a PUT or a key.
   if (byte(0) == '(') return byte(1) == 'd' || byte(1) == 'l';
@@ -33,8 +35,9 @@ Result<record::Record> read_snapshot(Input& input) {
     // Too little to be worth anything: the first error says more.
     if (!record || (record->events.empty() && record->final_segments.empty())) return root.error();
     record->info["partial"] = "1";
-    record->notes.insert(record->notes.begin(),
-                         "partial: " + root.error().message + "; " + std::to_string(record->events.size()) + " events were read");
+    record->notes.insert(record->notes.begin(), "partial: " + root.error().message + "; " +
+                                                    std::to_string(record->events.size()) +
+                                                    " events were read");
     return record;
   }
   const bool trailing = machine.has_trailing_bytes();

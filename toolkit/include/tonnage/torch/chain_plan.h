@@ -1,20 +1,24 @@
-// Checkpointing a chain of layers for a budget of bytes: which layers keep what they save, which parts are run again, and parts within
-// parts. The plan takes the least time that the budget allows, of all plans of this form.
+// Checkpointing a chain of layers for a budget of bytes: which layers keep what they save, which
+// parts are run again, and parts within parts. The plan takes the least time that the budget
+// allows, of all plans of this form.
 //
 //   auto layers = tonnage::layers_of(model);                       // a torch::nn::Sequential
-//   auto costs  = tonnage::measure_chain(layers, input);           // once: runs every layer forward and backward
-//   auto plan   = tonnage::plan_chain(costs, 3LL << 30);           // 3 GiB for the chain's saved tensors, results and gradients
-//   auto output = tonnage::run_chain(layers, plan, input);         // every step
+//   auto costs  = tonnage::measure_chain(layers, input);           // once: runs every layer
+//   forward and backward auto plan   = tonnage::plan_chain(costs, 3LL << 30);           // 3 GiB
+//   for the chain's saved tensors, results and gradients auto output = tonnage::run_chain(layers,
+//   plan, input);         // every step
 //
-// The budget counts, at its peak over the forward and backward pass: what layers save, inputs of checkpointed parts, the layer's
-// working memory, and the gradients that flow between layers. Not in it: the chain's input, parameters, their gradients, buffers.
+// The budget counts, at its peak over the forward and backward pass: what layers save, inputs of
+// checkpointed parts, the layer's working memory, and the gradients that flow between layers. Not
+// in it: the chain's input, parameters, their gradients, buffers.
 //
-// Errors: c10::Error (ValueError) if no plan fits; the message says the least that can. Nothing is changed then.
-// Threads: any; run_chain as checkpoint. Owns: costs and plans are plain values; layers hold their modules.
+// Errors: c10::Error (ValueError) if no plan fits; the message says the least that can. Nothing is
+// changed then. Threads: any; run_chain as checkpoint. Owns: costs and plans are plain values;
+// layers hold their modules.
 //
-// Source of the method: the dynamic programme for heterogeneous chains of Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019,
-// Optimal checkpointing for heterogeneous chains. Sizes are rounded up to budget / kChainSlots, the only thing that can keep a plan
-// from being the best one.
+// Source of the method: the dynamic programme for heterogeneous chains of Beaumont, Eyraud-Dubois,
+// Herrmann, Joly and Shilova 2019, Optimal checkpointing for heterogeneous chains. Sizes are
+// rounded up to budget / kChainSlots, the only thing that can keep a plan from being the best one.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +32,12 @@ namespace tonnage {
 inline constexpr int64_t kChainSlots = 1000;
 
 struct LayerCost {
-  int64_t output_bytes = 0;          // its result
-  int64_t kept_bytes = 0;            // its result and all that it saves, without its input and without parameters
+  int64_t output_bytes = 0;  // its result
+  int64_t kept_bytes =
+      0;  // its result and all that it saves, without its input and without parameters
   int64_t forward_extra_bytes = 0;   // more than that, while it runs forward
-  int64_t backward_extra_bytes = 0;  // more than what it saved and the gradients of its input and output, while it runs backward
+  int64_t backward_extra_bytes = 0;  // more than what it saved and the gradients of its input and
+                                     // output, while it runs backward
   double forward_seconds = 0;
   double backward_seconds = 0;
 };
@@ -41,8 +47,8 @@ struct ChainCosts {
   int64_t input_gradient_bytes = 0;  // of the chain's input; 0 if it needs none
 };
 
-// One layer that keeps what it saves (`inside` is empty), or a part [begin, end) that is checkpointed and, when it runs again, follows
-// the steps inside.
+// One layer that keeps what it saves (`inside` is empty), or a part [begin, end) that is
+// checkpointed and, when it runs again, follows the steps inside.
 struct ChainStep {
   size_t begin = 0, end = 0;
   std::vector<ChainStep> inside;
@@ -71,13 +77,14 @@ struct ChainFigures {
 // Plays the steps through, layer by layer, and counts. Shares nothing with the planner.
 ChainFigures simulate_chain(const ChainCosts& costs, const std::vector<ChainStep>& steps);
 
-// Runs every layer three times forward and backward on `input`, with its results as the next one's input. Random state is put back; what
-// layers change themselves (batch norm's running statistics) is not. Sizes of CUDA tensors are those of the allocator's blocks; the
-// extra bytes are measured on CUDA only. Times are real times: on a virtual GPU they mean nothing, set them yourself there.
+// Runs every layer three times forward and backward on `input`, with its results as the next one's
+// input. Random state is put back; what layers change themselves (batch norm's running statistics)
+// is not. Sizes of CUDA tensors are those of the allocator's blocks; the extra bytes are measured
+// on CUDA only. Times are real times: on a virtual GPU they mean nothing, set them yourself there.
 ChainCosts measure_chain(const std::vector<Layer>& layers, const ::torch::Tensor& input);
 
 // Error: the plan is for another number of layers.
-::torch::Tensor run_chain(const std::vector<Layer>& layers, const ChainPlan& plan, ::torch::Tensor input,
-                          const CheckpointOptions& options = {});
+::torch::Tensor run_chain(const std::vector<Layer>& layers, const ChainPlan& plan,
+                          ::torch::Tensor input, const CheckpointOptions& options = {});
 
 }  // namespace tonnage

@@ -1,16 +1,18 @@
 // Data that does not fit into memory, made ready on the way to the device.
 //
-//   auto images = tonnage::map_npy("train_images.npy");               // (n, 3, 256, 256) uint8; nothing is read yet
-//   auto labels = tonnage::map_npy("train_labels.npy");
-//   tonnage::MappedDataset data(images, labels);
-//   tonnage::PrefetchLoader loader(tonnage::batches(data, {.batch_size = 256, .shuffle = true, .seed = epoch}),
+//   auto images = tonnage::map_npy("train_images.npy");               // (n, 3, 256, 256) uint8;
+//   nothing is read yet auto labels = tonnage::map_npy("train_labels.npy"); tonnage::MappedDataset
+//   data(images, labels); tonnage::PrefetchLoader loader(tonnage::batches(data, {.batch_size = 256,
+//   .shuffle = true, .seed = epoch}),
 //                                  {.device = torch::kCUDA, .workers = 2});
 //   while (auto batch = loader.next()) {
-//     auto x = augment((*batch)[0]);                                   // on the device, bytes become floats there
+//     auto x = augment((*batch)[0]);                                   // on the device, bytes
+//     become floats there
 //     ...
 //
-// Memory on the device: (depth + 1) batches, which are reused for all batches of that size. On the host as much again, pinned, and
-// what the system keeps of the files (it can give that back at any time).
+// Memory on the device: (depth + 1) batches, which are reused for all batches of that size. On the
+// host as much again, pinned, and what the system keeps of the files (it can give that back at any
+// time).
 #pragma once
 
 #include <c10/core/Device.h>
@@ -28,13 +30,17 @@ namespace tonnage {
 
 // ---- files as tensors ----
 
-// A .npy file (NumPy's format 1 to 3, C order, little-endian bool, integers, floats) as a CPU tensor on the file's pages: they are read
-// when they are touched. The tensor may be written to: the changes stay in this process. The mapping lives as long as the tensor or a
-// view of it. The file must not shrink meanwhile. Errors: c10::Error that says what is wrong with the file and where.
+// A .npy file (NumPy's format 1 to 3, C order, little-endian bool, integers, floats) as a CPU
+// tensor on the file's pages: they are read when they are touched. The tensor may be written to:
+// the changes stay in this process. The mapping lives as long as the tensor or a view of it. The
+// file must not shrink meanwhile. Errors: c10::Error that says what is wrong with the file and
+// where.
 ::torch::Tensor map_npy(const std::string& path);
 
-// The same for a file of plain numbers, `offset_bytes` into it. A size of -1 in `shape` (one at most) takes what the file has.
-::torch::Tensor map_raw(const std::string& path, at::ScalarType type, std::vector<int64_t> shape, int64_t offset_bytes = 0);
+// The same for a file of plain numbers, `offset_bytes` into it. A size of -1 in `shape` (one at
+// most) takes what the file has.
+::torch::Tensor map_raw(const std::string& path, at::ScalarType type, std::vector<int64_t> shape,
+                        int64_t offset_bytes = 0);
 
 // Writes a .npy file that map_npy reads, and NumPy. c10::Error if the file exists.
 void write_npy(const std::string& path, const ::torch::Tensor& tensor);
@@ -54,7 +60,8 @@ class MappedDataset : public ::torch::data::datasets::Dataset<MappedDataset> {
   ::torch::Tensor data_, targets_;
 };
 
-// Windows of `length` tokens out of one long row, `stride` apart (default: length), and the same shifted by one as targets; int64.
+// Windows of `length` tokens out of one long row, `stride` apart (default: length), and the same
+// shifted by one as targets; int64.
 class TokenDataset : public ::torch::data::datasets::Dataset<TokenDataset> {
  public:
   TokenDataset(::torch::Tensor tokens, int64_t length, int64_t stride = 0);
@@ -70,7 +77,8 @@ class TokenDataset : public ::torch::data::datasets::Dataset<TokenDataset> {
 // ---- loading ----
 
 using Batch = std::vector<::torch::Tensor>;
-// Batch number i (0, 1, ...), nothing where the data ends. It is called by several threads at once if there are several workers.
+// Batch number i (0, 1, ...), nothing where the data ends. It is called by several threads at once
+// if there are several workers.
 using BatchSource = std::function<std::optional<Batch>(int64_t i)>;
 
 struct BatchOptions {
@@ -89,13 +97,15 @@ struct PrefetchOptions {
   int64_t workers = 1;  // threads; the order of batches stays
 };
 
-// Makes batches ready on threads of its own: the source is called, what it returns is copied to pinned memory and from there to the
-// device on a stream of its own, while the device computes. On the CPU batches are passed on as they are.
+// Makes batches ready on threads of its own: the source is called, what it returns is copied to
+// pinned memory and from there to the device on a stream of its own, while the device computes. On
+// the CPU batches are passed on as they are.
 //
-// What next() returns is valid for work that is queued on the current stream before the next call of next(). Let go of a batch before
-// that call, as the loop above does: a tensor that is kept longer stays valid, but its memory is not reused. Errors: what the source
-// threw comes out of next() in the place of that batch, and again in every later call; c10::Error for options out of range. Threads:
-// next() by one thread at a time.
+// What next() returns is valid for work that is queued on the current stream before the next call
+// of next(). Let go of a batch before that call, as the loop above does: a tensor that is kept
+// longer stays valid, but its memory is not reused. Errors: what the source threw comes out of
+// next() in the place of that batch, and again in every later call; c10::Error for options out of
+// range. Threads: next() by one thread at a time.
 class PrefetchLoader {
  public:
   PrefetchLoader(BatchSource source, PrefetchOptions options);
@@ -113,20 +123,21 @@ class PrefetchLoader {
 // ---- augmentation ----
 
 struct AugmentOptions {
-  int64_t crop = 0;            // height and width of the result, 0: those of the input
-  int64_t padding = 0;         // zeros around the input, from which crops may take
-  bool random_crop = true;     // false: the middle
-  double flip = 0.5;           // probability of a horizontal flip
-  int64_t cutout = 0;          // side of a square of zeros (after normalisation), 0: none
-  std::vector<double> mean = {};    // per channel, of values in [0, 1]; empty: not subtracted
+  int64_t crop = 0;                    // height and width of the result, 0: those of the input
+  int64_t padding = 0;                 // zeros around the input, from which crops may take
+  bool random_crop = true;             // false: the middle
+  double flip = 0.5;                   // probability of a horizontal flip
+  int64_t cutout = 0;                  // side of a square of zeros (after normalisation), 0: none
+  std::vector<double> mean = {};       // per channel, of values in [0, 1]; empty: not subtracted
   std::vector<double> deviation = {};  // per channel; empty: not divided by
   uint64_t seed = 0;
 };
 
-// Random crops, flips and cutouts, one choice per image, on the images' device; bytes become floats in [0, 1].
-// Input (n, c, h, w), uint8 or floating; output (n, c, crop, crop), float for bytes, else of the input's type. No gradient.
-// Temporary memory: one more batch of the output's size in the input's type. Choices are made on the CPU, from `seed`.
-// Source of cutout: DeVries and Taylor, 2017.
+// Random crops, flips and cutouts, one choice per image, on the images' device; bytes become floats
+// in [0, 1]. Input (n, c, h, w), uint8 or floating; output (n, c, crop, crop), float for bytes,
+// else of the input's type. No gradient. Temporary memory: one more batch of the output's size in
+// the input's type. Choices are made on the CPU, from `seed`. Source of cutout: DeVries and Taylor,
+// 2017.
 class Augment {
  public:
   explicit Augment(AugmentOptions options);

@@ -1,12 +1,13 @@
-// Is everything where it should be? A tensor left on the wrong device costs a copy per step, or an exception from deep inside a kernel.
+// Is everything where it should be? A tensor left on the wrong device costs a copy per step, or an
+// exception from deep inside a kernel.
 //
 //   tonnage::assert_on_device(*model, torch::kCUDA);          // parameters, buffers and gradients
 //   tonnage::assert_on_device(optimizer, torch::kCUDA);       // parameters and states
 //   tonnage::assert_on_device({{"images", x}, {"labels", y}}, torch::kCUDA);
 //
-// A device without an index (torch::kCUDA) accepts every index of its type. Undefined tensors are passed over.
-// Threads: any, while nobody moves the tensors. Owns: nothing.
-// Error: c10::Error that lists what is elsewhere (the first ten), with shapes, and how to move it. Nothing is moved.
+// A device without an index (torch::kCUDA) accepts every index of its type. Undefined tensors are
+// passed over. Threads: any, while nobody moves the tensors. Owns: nothing. Error: c10::Error that
+// lists what is elsewhere (the first ten), with shapes, and how to move it. Nothing is moved.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,7 +20,8 @@
 
 namespace tonnage {
 
-void assert_on_device(const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors, c10::Device device);
+void assert_on_device(const std::vector<std::pair<std::string, ::torch::Tensor>>& tensors,
+                      c10::Device device);
 void assert_on_device(const ::torch::nn::Module& module, c10::Device device);
 void assert_on_device(const ::torch::optim::Optimizer& optimizer, c10::Device device);
 

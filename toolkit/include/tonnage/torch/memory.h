@@ -1,15 +1,17 @@
-// Looking at memory: what the caching allocator of a device counts, a table of it, free memory, and the peak of a piece of code.
+// Looking at memory: what the caching allocator of a device counts, a table of it, free memory, and
+// the peak of a piece of code.
 //
 //   std::cout << tonnage::memory_summary();
 //   auto free = tonnage::free_memory();                   // of the card: others' share too
 //   tonnage::PeakScope scope;  train_step();  scope.peak_allocated_bytes();
 //
-// All sizes are bytes, all counts are numbers. "Allocated": in tensors, rounded up to the allocator's blocks; "active": allocated or
-// waiting for a stream; "reserved": taken from the driver, cached blocks included; "requested": asked for, before rounding. A device
-// is a CUDA device; its index -1 (torch::kCUDA alone) means the current one. Nothing here waits for the device or allocates on it.
+// All sizes are bytes, all counts are numbers. "Allocated": in tensors, rounded up to the allocator's
+// blocks; "active": allocated or waiting for a stream; "reserved": taken from the driver, cached
+// blocks included; "requested": asked for, before rounding. A device is a CUDA device; its index -1
+// (torch::kCUDA alone) means the current one. Nothing here waits for the device or allocates on it.
 //
-// Errors: c10::Error if the device is not a CUDA device of this process (say which ones there are). A device that was not used yet
-// counts zeros. Threads: any; the figures are of one moment each.
+// Errors: c10::Error if the device is not a CUDA device of this process (say which ones there are).
+// A device that was not used yet counts zeros. Threads: any; the figures are of one moment each.
 //
 // The figures are those of torch.cuda.memory_stats in Python: same allocator, same names.
 #pragma once
@@ -35,12 +37,13 @@ struct MemoryFigures {
 };
 
 struct MemoryStats {
-  MemoryFigures allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  MemoryFigures allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes,
+      requested_bytes;
   MemoryFigures allocations, segments, active_blocks, inactive_split_blocks;
   MemoryFigure oversize_allocations, oversize_segments;
-  int64_t alloc_retries = 0;   // allocations that had to release cached blocks first
-  int64_t out_of_memory = 0;   // allocations that failed
-  int64_t device_allocs = 0;   // calls of the driver
+  int64_t alloc_retries = 0;  // allocations that had to release cached blocks first
+  int64_t out_of_memory = 0;  // allocations that failed
+  int64_t device_allocs = 0;  // calls of the driver
   int64_t device_frees = 0;
   int64_t max_split_size_bytes = -1;  // -1: no limit
 
@@ -58,7 +61,8 @@ struct MemorySummaryOptions {
 };
 
 // A table like Python's torch.cuda.memory_summary.
-std::string memory_summary(c10::Device device = c10::kCUDA, const MemorySummaryOptions& options = {});
+std::string memory_summary(c10::Device device = c10::kCUDA,
+                           const MemorySummaryOptions& options = {});
 
 struct FreeMemory {
   int64_t total_bytes = 0;      // of the card, as the driver counts
@@ -73,8 +77,9 @@ struct FreeMemory {
 
 FreeMemory free_memory(c10::Device device = c10::kCUDA);
 
-// The peaks between its construction and stop() (or now). Scopes nest, and an outer one's peaks include the inner ones'; the
-// allocator's own peak counters are reset by it. Scopes of one device end in reverse order, on the thread that made them.
+// The peaks between its construction and stop() (or now). Scopes nest, and an outer one's peaks
+// include the inner ones'; the allocator's own peak counters are reset by it. Scopes of one device
+// end in reverse order, on the thread that made them.
 class PeakScope {
  public:
   explicit PeakScope(c10::Device device = c10::kCUDA);
