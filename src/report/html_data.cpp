@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "analysis/block_lives.h"
 #include "analysis/diagnosis/fragmentation.h"
-#include "analysis/timeline/block_lives.h"
 #include "analysis/timeline/breakdown.h"
 #include "report/html.h"
 #include "report/html_lives.h"

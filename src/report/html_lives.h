@@ -20,7 +20,7 @@
 #include <optional>
 #include <utility>
 
-#include "analysis/timeline/block_lives.h"
+#include "analysis/block_lives.h"
 
 namespace tonnage::report {
 

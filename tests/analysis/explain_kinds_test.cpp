@@ -2,7 +2,7 @@
 // smallest one that shows the kind.
 #include <gtest/gtest.h>
 
-#include "analysis/diagnosis/failures.h"
+#include "analysis/timeline/failures.h"
 #include "analysis/diagnosis/findings.h"
 #include "analysis/explain_program.h"
 #include "sources/messages/log_reader.h"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "analysis/analysis_builder.h"
-#include "analysis/timeline/block_lives.h"
+#include "analysis/block_lives.h"
 #include "analysis/timeline/breakdown.h"
 #include "report/html.h"
 

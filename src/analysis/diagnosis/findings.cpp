@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "analysis/diagnosis/failures.h"
 #include "analysis/diagnosis/leak.h"
 #include "analysis/diagnosis/oom_cause.h"
 #include "analysis/diagnosis/oom_facts.h"
 #include "analysis/timeline/categories.h"
+#include "analysis/timeline/failures.h"
 
 namespace tonnage::analysis {
 namespace {

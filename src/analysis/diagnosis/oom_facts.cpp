@@ -9,8 +9,8 @@
 #include <unordered_set>
 
 #include "analysis/device_report.h"
-#include "analysis/diagnosis/failures.h"
 #include "analysis/timeline/categories.h"
+#include "analysis/timeline/failures.h"
 
 namespace tonnage::analysis {
 namespace {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "analysis/diagnosis/failures.h"
+#include "analysis/timeline/failures.h"
 
 namespace tonnage::analysis {
 namespace {

@@ -1,4 +1,4 @@
-#include "analysis/timeline/block_lives.h"
+#include "analysis/block_lives.h"
 
 #include <algorithm>
 #include <map>

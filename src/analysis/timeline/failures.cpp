@@ -1,4 +1,4 @@
-#include "analysis/diagnosis/failures.h"
+#include "analysis/timeline/failures.h"
 
 #include <algorithm>
 #include <map>
