@@ -12,96 +12,41 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-struct Expected {
-  Cause cause;
-  double outside = -1, slack = -1;  // GiB, where they are known from elsewhere
-  Cause second = Cause::kUnknown;   // another finding that must be there
+// Figures that are known from elsewhere, by line of tests/data/logs/oom_messages.txt. The diagnoses
+// are data: tests/cases/collected_messages.
+struct Known {
+  size_t line;
+  double outside, slack;  // GiB; below 0: not known
 };
+constexpr Known kKnown[] = {{8, 5.73, -1},  {11, -1, 4.94}, {14, 4.85, -1},
+                            {19, -1, 5.02}, {21, 5.02, -1}, {28, 72.30, -1}};
 
-// By line of tests/data/logs/oom_messages.txt.
-const std::vector<Expected> kExpected = {
-    {Cause::kDriverError},                                   // 1
-    {Cause::kDriverError},                                   // 2
-    {Cause::kDriverError},                                   // 3
-    {Cause::kNotCapacity},                                   // 4: 9.28 GiB free, 12.5 MiB wanted
-    {Cause::kCapacity},                                      // 5
-    {Cause::kNotCapacity},                                   // 6: 8.20 GiB free, 8.13 wanted
-    {Cause::kCapacity},                                      // 7
-    {Cause::kOutsideAllocator, 5.73, -1, Cause::kCapacity},  // 8
-    {Cause::kCapacity},                                      // 9
-    {Cause::kCapacity},                                      // 10
-    {Cause::kFragmentation, -1, 4.94},                       // 11: 2.87 GiB wanted, 4.94 cached
-    {Cause::kCapacity},                                      // 12
-    {Cause::kCapacity},                // 13: GPT-2 XL; the state alone exceeds the card
-    {Cause::kOutsideAllocator, 4.85},  // 14
-    {Cause::kCapacity},                // 15
-    {Cause::kCapacity},                // 16
-    {Cause::kNotCapacity},             // 17
-    {Cause::kNotCapacity},             // 18: 16.48 GiB free
-    {Cause::kActivations, -1, 5.02},   // 19: 8 GiB wanted, 5.71 cached and free: not fragmentation
-    {Cause::kCapacity},                // 20
-    {Cause::kOutsideAllocator, 5.02, -1, Cause::kCapacity},  // 21: both must surface
-    {Cause::kActivations},                                   // 22: 4.98 of 14.75 GiB in one tensor
-    {Cause::kActivations},                                   // 23: the cap is the card
-    {Cause::kCapacity},             // 24: the only process is this one, by its host number
-    {Cause::kFragmentation},        // 25
-    {Cause::kOversubscribed},       // 26: 22.44 GiB on 8
-    {Cause::kCapacity},             // 27
-    {Cause::kOtherProcess, 72.30},  // 28
-    {Cause::kActivations},          // 29
-    {Cause::kOtherProcess},         // 30
-    {Cause::kNotCapacity},          // 31
-    {Cause::kMemoryFraction},       // 32: 1.05 GiB allowed
-    {Cause::kNotCapacity},          // 33: 203 GiB free, 2 MiB wanted
-    {Cause::kOutsideAllocator},     // 34: MPS, other allocations
-    {Cause::kOutsideAllocator},     // 35
-    {Cause::kRequestTooLarge},      // 36
-    {Cause::kLibrary},              // 37
-    {Cause::kDriverError},          // 38
-    {Cause::kNccl},                 // 39
-    {Cause::kNccl},                 // 40
-    {Cause::kActivations},          // 41
-    {Cause::kActivations},          // 42
-    {Cause::kActivations},          // 43
-    {Cause::kHarmless},             // 44
-    {Cause::kCapacity},             // 45
-    {Cause::kCapacity},             // 46
-    {Cause::kCapacity},             // 47
-};
-
-TEST(ExplainLog, EveryCollectedMessage) {
+TEST(ExplainLog, FiguresThatFollowFromTheMessage) {
   std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/logs/oom_messages.txt");
   std::string line;
-  size_t number = 0;
+  size_t number = 0, checked = 0;
   while (std::getline(file, line)) {
-    ASSERT_LT(number, kExpected.size());
-    const Expected& expected = kExpected[number++];
+    ++number;
     const auto oom = sources::parse_oom_message(line);
     ASSERT_TRUE(oom.has_value()) << number;
     const auto findings = diagnose(*oom);
     ASSERT_FALSE(findings.empty()) << number;
-    EXPECT_EQ(findings[0].cause, expected.cause) << number << " " << cause_name(findings[0].cause);
     EXPECT_TRUE(findings[0].primary);
     for (size_t i = 1; i < findings.size(); ++i) EXPECT_FALSE(findings[i].primary) << number;
-    for (const Finding& finding : findings) {
-      EXPECT_FALSE(finding.text.empty()) << number;
-      EXPECT_FALSE(finding.advice.empty()) << number;
-      EXPECT_FALSE(finding.evidence.empty()) << number;
-    }
     const LogFigures figures = log_figures(*oom);
-    if (expected.outside >= 0) {
-      EXPECT_NEAR(static_cast<double>(*figures.outside) / kGiB, expected.outside, 0.011) << number;
-    }
-    if (expected.slack >= 0) {
-      EXPECT_NEAR(static_cast<double>(*figures.slack) / kGiB, expected.slack, 0.011) << number;
-    }
-    if (expected.second != Cause::kUnknown) {
-      EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) {
-        return f.cause == expected.second;
-      })) << number;
+    for (const Known& known : kKnown) {
+      if (known.line != number) continue;
+      ++checked;
+      if (known.outside >= 0) {
+        EXPECT_NEAR(static_cast<double>(*figures.outside) / kGiB, known.outside, 0.011) << number;
+      }
+      if (known.slack >= 0) {
+        EXPECT_NEAR(static_cast<double>(*figures.slack) / kGiB, known.slack, 0.011) << number;
+      }
     }
   }
-  EXPECT_EQ(number, kExpected.size());
+  EXPECT_EQ(number, 47u);
+  EXPECT_EQ(checked, std::size(kKnown));
 }
 
 TEST(ExplainLog, ATensorFlowPoolWithHoles) {
