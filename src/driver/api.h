@@ -4,6 +4,3 @@
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
-
-// Exported C functions: the only symbols of libcuda.so.1.
-#define VGPU_API extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI

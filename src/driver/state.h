@@ -180,17 +180,6 @@ CUresult initialise();
 // The session that TONNAGE_SESSION names, mapped; null if there is none or it is of another build.
 abi::Session* map_session();
 
-// Reports failures the way the API does: NOT_INITIALIZED before cuInit (and in a forked child),
-// INVALID_CONTEXT without one.
-#define VGPU_DRIVER(name)                     \
-  Driver* name = ::tonnage::driver::driver(); \
-  if (!name) return CUDA_ERROR_NOT_INITIALIZED
-#define VGPU_CONTEXT(name)                                                 \
-  if (!::tonnage::driver::driver()) return CUDA_ERROR_NOT_INITIALIZED;     \
-  ::tonnage::driver::Context* name = ::tonnage::driver::current_context(); \
-  if (!name) return CUDA_ERROR_INVALID_CONTEXT;                            \
-  if (!name->alive.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED
-
 // The device's primary context, whether it is alive or not.
 Context* primary_context_object(Driver* state, Device* device);
 // Ends what the runtime keeps with a context (tables/export_tables.cpp), calling its destructors.

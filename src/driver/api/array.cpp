@@ -8,6 +8,7 @@
 #include <map>
 
 #include "driver/api/array.h"
+#include "driver/entry_points.h"
 
 namespace tonnage::driver {
 namespace {
@@ -145,8 +146,7 @@ void give_memory(uint64_t address, uint64_t bytes) {
   free_device_memory(start);
 }
 
-CUresult create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
-  VGPU_CONTEXT(context);
+CUresult create(Context* context, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check(descriptor, context->device); result != CUDA_SUCCESS)
     return result;
@@ -237,38 +237,34 @@ bool array_place(CUarray handle, ArrayPlace* out) {
   return true;
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
-VGPU_API cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
-  return descriptor ? create(out, *descriptor) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuArray3DCreate_v2(Context* context, CUarray* out,
+                            const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
+  return descriptor ? create(context, out, *descriptor) : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* d) {
+CUresult cuArrayCreate_v2(Context* context, CUarray* out, const CUDA_ARRAY_DESCRIPTOR* d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
-  return create(out, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
+  return create(context, out, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
 }
-VGPU_API cuArray3DCreate(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR_v1* d) {
+CUresult cuArray3DCreate(Context* context, CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR_v1* d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
-  return create(out, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags});
+  return create(context, out, {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags});
 }
-VGPU_API cuArrayCreate(CUarray* out, const CUDA_ARRAY_DESCRIPTOR_v1* d) {
+CUresult cuArrayCreate(Context* context, CUarray* out, const CUDA_ARRAY_DESCRIPTOR_v1* d) {
   if (!d) return CUDA_ERROR_INVALID_VALUE;
-  return create(out, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
+  return create(context, out, {d->Width, d->Height, 0, d->Format, d->NumChannels, 0});
 }
 
-VGPU_API cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* out, CUarray handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuArray3DGetDescriptor_v2(Driver*, CUDA_ARRAY3D_DESCRIPTOR* out, CUarray handle) {
   Array array;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (!find_array(handle, &array)) return CUDA_ERROR_INVALID_HANDLE;
   *out = array.descriptor;
   return CUDA_SUCCESS;
 }
-VGPU_API cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* out, CUarray handle) {
+CUresult cuArray3DGetDescriptor(Driver* state, CUDA_ARRAY3D_DESCRIPTOR_v1* out, CUarray handle) {
   CUDA_ARRAY3D_DESCRIPTOR d;
-  const CUresult result = out ? cuArray3DGetDescriptor_v2(&d, handle) : CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      out ? cuArray3DGetDescriptor_v2(state, &d, handle) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS)
     *out = {static_cast<unsigned>(d.Width),
             static_cast<unsigned>(d.Height),
@@ -278,24 +274,24 @@ VGPU_API cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* out, CUarray handle)
             d.Flags};
   return result;
 }
-VGPU_API cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* out, CUarray handle) {
+CUresult cuArrayGetDescriptor_v2(Driver* state, CUDA_ARRAY_DESCRIPTOR* out, CUarray handle) {
   CUDA_ARRAY3D_DESCRIPTOR d;
-  const CUresult result = out ? cuArray3DGetDescriptor_v2(&d, handle) : CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      out ? cuArray3DGetDescriptor_v2(state, &d, handle) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) *out = {d.Width, d.Height, d.Format, d.NumChannels};
   return result;
 }
-VGPU_API cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1* out, CUarray handle) {
+CUresult cuArrayGetDescriptor(Driver* state, CUDA_ARRAY_DESCRIPTOR_v1* out, CUarray handle) {
   CUDA_ARRAY3D_DESCRIPTOR d;
-  const CUresult result = out ? cuArray3DGetDescriptor_v2(&d, handle) : CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      out ? cuArray3DGetDescriptor_v2(state, &d, handle) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS)
     *out = {static_cast<unsigned>(d.Width), static_cast<unsigned>(d.Height), d.Format,
             d.NumChannels};
   return result;
 }
 
-VGPU_API cuArrayDestroy(CUarray handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuArrayDestroy(Driver*, CUarray handle) {
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(table().mutex);
   const auto it = table().arrays.find(handle);
@@ -306,24 +302,19 @@ VGPU_API cuArrayDestroy(CUarray handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuArrayGetPlane(CUarray* out, CUarray handle, unsigned int) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuArrayGetPlane(Driver*, CUarray* out, CUarray handle, unsigned int) {
   Array array;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (!find_array(handle, &array)) return CUDA_ERROR_INVALID_HANDLE;
   return CUDA_ERROR_INVALID_VALUE;  // planar formats cannot be made
 }
-VGPU_API cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* out, CUarray handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuArrayGetSparseProperties(Driver*, CUDA_ARRAY_SPARSE_PROPERTIES* out, CUarray handle) {
   Array array;
   if (!find_array(handle, &array)) return CUDA_ERROR_INVALID_HANDLE;
   return sparse(out, array.descriptor);
 }
-VGPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, CUarray handle,
-                                      CUdevice device) {
-  VGPU_DRIVER(state);
+CUresult cuArrayGetMemoryRequirements(Driver* state, CUDA_ARRAY_MEMORY_REQUIREMENTS* out,
+                                      CUarray handle, CUdevice device) {
   Array array;
   if (!state->device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (!find_array(handle, &array)) return CUDA_ERROR_INVALID_HANDLE;
@@ -333,9 +324,8 @@ VGPU_API cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, CUarr
 
 // --- Mipmapped arrays ---
 
-VGPU_API cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
-                                unsigned int levels) {
-  VGPU_CONTEXT(context);
+CUresult cuMipmappedArrayCreate(Context* context, CUmipmappedArray* out,
+                                const CUDA_ARRAY3D_DESCRIPTOR* descriptor, unsigned int levels) {
   if (!out || !descriptor || levels == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check(*descriptor, context->device); result != CUDA_SUCCESS)
     return result;
@@ -383,9 +373,8 @@ VGPU_API cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle, unsigned int level) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMipmappedArrayGetLevel(Driver*, CUarray* out, CUmipmappedArray handle,
+                                  unsigned int level) {
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
   if (it == table().mipmapped.end()) return CUDA_ERROR_INVALID_HANDLE;
@@ -394,9 +383,7 @@ VGPU_API cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle, unsigne
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMipmappedArrayDestroy(Driver*, CUmipmappedArray handle) {
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
@@ -407,10 +394,8 @@ VGPU_API cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* out,
+CUresult cuMipmappedArrayGetSparseProperties(Driver*, CUDA_ARRAY_SPARSE_PROPERTIES* out,
                                              CUmipmappedArray handle) {
-  VGPU_DRIVER(state);
-  (void)state;
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
   if (it == table().mipmapped.end()) return CUDA_ERROR_INVALID_HANDLE;
@@ -419,9 +404,8 @@ VGPU_API cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES* out,
     out->miptailFirstLevel = static_cast<unsigned>(it->second->levels.size());
   return result;
 }
-VGPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out,
+CUresult cuMipmappedArrayGetMemoryRequirements(Driver* state, CUDA_ARRAY_MEMORY_REQUIREMENTS* out,
                                                CUmipmappedArray handle, CUdevice device) {
-  VGPU_DRIVER(state);
   if (!state->device(device)) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(table().mutex);
   const auto it = table().mipmapped.find(handle);
@@ -432,10 +416,7 @@ VGPU_API cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* o
 
 // Memory behind parts of sparse arrays comes from cuMemCreate, which is on the account already;
 // nothing reads the arrays.
-VGPU_API cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, CUstream stream_handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(stream_handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, Stream* stream) {
   if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
@@ -460,3 +441,5 @@ VGPU_API cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, CUstream s
   advance(stream);
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

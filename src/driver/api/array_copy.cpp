@@ -1,7 +1,8 @@
 // Copies between one-dimensional places in arrays and memory: the older, flat form of cuMemcpy3D.
 #include "driver/api/array.h"
+#include "driver/entry_points.h"
 
-using namespace tonnage::driver;
+namespace tonnage::driver {
 
 namespace {
 
@@ -41,39 +42,29 @@ uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer
 
 }  // namespace
 
-VGPU_API cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t n) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemcpyDtoA_v2(Driver*, CUarray to, size_t offset, CUdeviceptr from, size_t n) {
   return flat({to, 0, offset}, {nullptr, from, 0}, n, nullptr, true);
 }
-VGPU_API cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t n) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemcpyAtoD_v2(Driver*, CUdeviceptr to, CUarray from, size_t offset, size_t n) {
   return flat({nullptr, to, 0}, {from, 0, offset}, n, nullptr, true);
 }
-VGPU_API cuMemcpyHtoA_v2(CUarray to, size_t offset, const void* from, size_t n) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemcpyHtoA_v2(Driver*, CUarray to, size_t offset, const void* from, size_t n) {
   return flat({to, 0, offset}, {nullptr, number(from), 0}, n, nullptr, true);
 }
-VGPU_API cuMemcpyAtoH_v2(void* to, CUarray from, size_t offset, size_t n) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemcpyAtoH_v2(Driver*, void* to, CUarray from, size_t offset, size_t n) {
   return flat({nullptr, number(to), 0}, {from, 0, offset}, n, nullptr, true);
 }
-VGPU_API cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t n) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemcpyAtoA_v2(Driver*, CUarray to, size_t to_offset, CUarray from, size_t from_offset,
+                         size_t n) {
   return flat({to, 0, to_offset}, {from, 0, from_offset}, n, nullptr, true);
 }
-VGPU_API cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t n,
+CUresult cuMemcpyHtoAAsync_v2(Driver*, CUarray to, size_t offset, const void* from, size_t n,
                               CUstream stream) {
-  VGPU_DRIVER(state);
-  (void)state;
   return flat({to, 0, offset}, {nullptr, number(from), 0}, n, stream, false);
 }
-VGPU_API cuMemcpyAtoHAsync_v2(void* to, CUarray from, size_t offset, size_t n, CUstream stream) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemcpyAtoHAsync_v2(Driver*, void* to, CUarray from, size_t offset, size_t n,
+                              CUstream stream) {
   return flat({nullptr, number(to), 0}, {from, 0, offset}, n, stream, false);
 }
+
+}  // namespace tonnage::driver

@@ -1,6 +1,7 @@
 // Contexts: the primary one of each device, others, and each thread's stack of current ones.
 #include <vector>
 
+#include "driver/entry_points.h"
 #include "driver/footprint.h"
 #include "driver/graphs/graph.h"
 #include "driver/recorder_loader.h"
@@ -97,14 +98,7 @@ void tear_down(Driver* state, Context* context) {
   context->charged = false;
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
-VGPU_API cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice handle) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDevicePrimaryCtxRetain(Driver* state, CUcontext* out, Device* device) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   load_recorder();
   Context* context = primary_context_object(state, device);
@@ -122,10 +116,7 @@ VGPU_API cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDevicePrimaryCtxRelease_v2(CUdevice handle) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDevicePrimaryCtxRelease_v2(Driver* state, Device* device) {
   Context* dying = nullptr;
   {
     std::lock_guard lock(state->objects_mutex);
@@ -135,25 +126,22 @@ VGPU_API cuDevicePrimaryCtxRelease_v2(CUdevice handle) {
   if (dying) tear_down(state, dying);
   return CUDA_SUCCESS;
 }
-VGPU_API cuDevicePrimaryCtxRelease(CUdevice handle) { return cuDevicePrimaryCtxRelease_v2(handle); }
+CUresult cuDevicePrimaryCtxRelease(Device* handle) {
+  return cuDevicePrimaryCtxRelease_v2(driver(), handle);
+}
 
-VGPU_API cuDevicePrimaryCtxSetFlags_v2(CUdevice handle, unsigned int flags) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDevicePrimaryCtxSetFlags_v2(Device* device, unsigned int flags) {
   if (flags & ~kKnownFlags) return CUDA_ERROR_INVALID_VALUE;
   device->primary_flags = flags;
   if (device->primary) device->primary->flags = flags;
   return CUDA_SUCCESS;
 }
-VGPU_API cuDevicePrimaryCtxSetFlags(CUdevice handle, unsigned int flags) {
+CUresult cuDevicePrimaryCtxSetFlags(Device* handle, unsigned int flags) {
   return cuDevicePrimaryCtxSetFlags_v2(handle, flags);
 }
 
-VGPU_API cuDevicePrimaryCtxGetState(CUdevice handle, unsigned int* flags, int* active) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDevicePrimaryCtxGetState(Driver* state, Device* device, unsigned int* flags,
+                                    int* active) {
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(state->objects_mutex);
   *flags = device->primary_flags;
@@ -161,10 +149,7 @@ VGPU_API cuDevicePrimaryCtxGetState(CUdevice handle, unsigned int* flags, int* a
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDevicePrimaryCtxReset_v2(CUdevice handle) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDevicePrimaryCtxReset_v2(Driver* state, Device* device) {
   Context* dying = nullptr;
   {
     std::lock_guard lock(state->objects_mutex);
@@ -174,12 +159,11 @@ VGPU_API cuDevicePrimaryCtxReset_v2(CUdevice handle) {
   if (dying && dying->alive.load()) tear_down(state, dying);
   return CUDA_SUCCESS;
 }
-VGPU_API cuDevicePrimaryCtxReset(CUdevice handle) { return cuDevicePrimaryCtxReset_v2(handle); }
+CUresult cuDevicePrimaryCtxReset(Device* handle) {
+  return cuDevicePrimaryCtxReset_v2(driver(), handle);
+}
 
-VGPU_API cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice handle) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuCtxCreate_v2(Driver* state, CUcontext* out, unsigned int flags, Device* device) {
   if (!out || (flags & ~kKnownFlags)) return CUDA_ERROR_INVALID_VALUE;
   Context* context = make_context(state, device, flags, false);
   if (!charge_context(state, context)) {
@@ -190,110 +174,94 @@ VGPU_API cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice handle) {
   *out = to_handle(context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxCreate(CUcontext* out, unsigned int flags, CUdevice handle) {
-  return cuCtxCreate_v2(out, flags, handle);
+CUresult cuCtxCreate(CUcontext* out, unsigned int flags, Device* handle) {
+  return cuCtxCreate_v2(driver(), out, flags, handle);
 }
-VGPU_API cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsigned int flags,
-                        CUdevice handle) {
-  return cuCtxCreate_v2(out, flags, handle);
+CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsigned int flags,
+                        Device* handle) {
+  return cuCtxCreate_v2(driver(), out, flags, handle);
 }
-VGPU_API cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, CUdevice handle) {
-  return cuCtxCreate_v2(out, flags, handle);
+CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned int flags, Device* handle) {
+  return cuCtxCreate_v2(driver(), out, flags, handle);
 }
 
-VGPU_API cuCtxDestroy_v2(CUcontext handle) {
-  VGPU_DRIVER(state);
+CUresult cuCtxDestroy_v2(Driver* state, CUcontext handle) {
   Context* context = to_context(handle);
   if (!context || context->primary || !context->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
   if (current_context() == context) set_current(nullptr);
   tear_down(state, context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
-VGPU_API cuCtxAttach(CUcontext* out, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxDestroy(Driver* state, CUcontext handle) { return cuCtxDestroy_v2(state, handle); }
+CUresult cuCtxAttach(Context* context, CUcontext* out, unsigned int flags) {
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   *out = to_handle(context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxDetach(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+CUresult cuCtxDetach(Driver* state, CUcontext handle) { return cuCtxDestroy_v2(state, handle); }
 
-VGPU_API cuCtxPushCurrent_v2(CUcontext handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxPushCurrent_v2(Driver*, CUcontext handle) {
   Context* context = to_context(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   t_stack.push_back(context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+CUresult cuCtxPushCurrent(Driver* state, CUcontext handle) {
+  return cuCtxPushCurrent_v2(state, handle);
+}
 
-VGPU_API cuCtxPopCurrent_v2(CUcontext* out) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxPopCurrent_v2(Driver*, CUcontext* out) {
   if (t_stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (out) *out = to_handle(t_stack.back());
   t_stack.pop_back();
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
+CUresult cuCtxPopCurrent(Driver* state, CUcontext* out) { return cuCtxPopCurrent_v2(state, out); }
 
-VGPU_API cuCtxSetCurrent(CUcontext handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxSetCurrent(Driver*, CUcontext handle) {
   Context* context = handle ? to_context(handle) : nullptr;
   if (handle && !context) return CUDA_ERROR_INVALID_CONTEXT;
   set_current(context);
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuCtxGetCurrent(CUcontext* out) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxGetCurrent(Driver*, CUcontext* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = to_handle(current_context());
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuCtxGetDevice(CUdevice* device) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxGetDevice(Context* context, CUdevice* device) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = context->device->index;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
-  if (!handle) return cuCtxGetDevice(device);
-  VGPU_DRIVER(state);
-  (void)state;
-  Context* context = to_context(handle);
+CUresult cuCtxGetDevice_v2(Driver*, CUdevice* device, CUcontext handle) {
+  Context* context = handle ? to_context(handle) : current_context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = context->device->index;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuCtxGetFlags(unsigned int* flags) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxGetFlags(Context* context, unsigned int* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxSetFlags(unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxSetFlags(Context* context, unsigned int flags) {
   if (flags & ~kKnownFlags) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxGetId(CUcontext handle, unsigned long long* id) {
-  VGPU_CONTEXT(current);
+CUresult cuCtxGetId(Context* current, CUcontext handle, unsigned long long* id) {
   Context* context = handle ? to_context(handle) : current;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   *id = context->id;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
-  VGPU_CONTEXT(current);
+CUresult cuCtxGetApiVersion(Context* current, CUcontext handle, unsigned int* version) {
   Context* context = handle ? to_context(handle) : current;
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
@@ -301,15 +269,12 @@ VGPU_API cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuCtxSynchronize(void) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxSynchronize(Context* context) {
   if (const CUresult result = capture_refuse_wait(context); result != CUDA_SUCCESS) return result;
   pools_on_synchronise(context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxSynchronize_v2(CUcontext handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxSynchronize_v2(Driver*, CUcontext handle) {
   Context* context = handle ? to_context(handle) : current_context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult result = capture_refuse_wait(context); result != CUDA_SUCCESS) return result;
@@ -317,9 +282,7 @@ VGPU_API cuCtxSynchronize_v2(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuCtxGetStreamPriorityRange(Context*, int* least, int* greatest) {
   if (least) *least = 0;
   if (greatest) *greatest = -5;
   return CUDA_SUCCESS;
@@ -327,8 +290,7 @@ VGPU_API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 // Defaults as a real driver answers (H200, driver 580); the persisting L2 and fetch granularity are
 // hints.
-VGPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxGetLimit(Context* context, size_t* value, CUlimit limit) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   const auto set = context->limits.find(limit);
   if (set != context->limits.end()) {
@@ -361,10 +323,10 @@ VGPU_API cuCtxGetLimit(size_t* value, CUlimit limit) {
   }
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxSetLimit(Context* context, CUlimit limit, size_t value) {
   size_t old = 0;
-  if (const CUresult result = cuCtxGetLimit(&old, limit); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuCtxGetLimit(context, &old, limit); result != CUDA_SUCCESS)
+    return result;
   if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
     const auto most = static_cast<size_t>(
         context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE]);
@@ -374,35 +336,27 @@ VGPU_API cuCtxSetLimit(CUlimit limit, size_t value) {
   context->limits[limit] = value;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxResetPersistingL2Cache(void) {
-  VGPU_CONTEXT(context);
-  (void)context;
-  return CUDA_SUCCESS;
-}
-VGPU_API cuCtxGetCacheConfig(CUfunc_cache* config) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxResetPersistingL2Cache(Context*) { return CUDA_SUCCESS; }
+CUresult cuCtxGetCacheConfig(Context* context, CUfunc_cache* config) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   *config = context->cache_config;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxSetCacheConfig(CUfunc_cache config) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxSetCacheConfig(Context* context, CUfunc_cache config) {
   context->cache_config = config;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxGetSharedMemConfig(CUsharedconfig* config) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxGetSharedMemConfig(Context* context, CUsharedconfig* config) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   *config = context->shared_config;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxSetSharedMemConfig(CUsharedconfig config) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxSetSharedMemConfig(Context* context, CUsharedconfig config) {
   context->shared_config = config;
   return CUDA_SUCCESS;
 }
-VGPU_API cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxGetExecAffinity(Context* context, CUexecAffinityParam* affinity,
+                              CUexecAffinityType type) {
   if (!affinity) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   affinity->type = type;
@@ -410,3 +364,5 @@ VGPU_API cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType 
       context->device->card->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "driver/api/copy.h"
+#include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
 #include "driver/state.h"
@@ -75,10 +76,7 @@ static bool valid_range(uint64_t address, size_t n) {
   return allocation.kind == abi::DeviceMemoryKind::kVirtual;
 }
 
-CUresult copy_linear(uint64_t dst, uint64_t src, size_t n, CUstream handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult copy_linear(uint64_t dst, uint64_t src, size_t n, Stream* stream) {
   if (n == 0) return CUDA_SUCCESS;
   if (!dst || !src || !valid_range(dst, n) || !valid_range(src, n)) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
@@ -103,10 +101,7 @@ namespace {
 
 // `rows` rows of `columns` elements of `width` bytes, `pitch` bytes apart.
 CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, size_t columns,
-                  size_t rows, CUstream handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+                  size_t rows, Stream* stream) {
   if (columns == 0 || rows == 0) return CUDA_SUCCESS;
   if (!dst || dst % width || (rows > 1 && pitch < columns * width) ||
       !valid_range(dst, pitch * (rows - 1) + columns * width))
@@ -130,14 +125,11 @@ CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, 
   return CUDA_SUCCESS;
 }
 
-CUresult set_linear(uint64_t dst, uint32_t pattern, unsigned width, size_t count, CUstream stream) {
+CUresult set_linear(uint64_t dst, uint32_t pattern, unsigned width, size_t count, Stream* stream) {
   return set_rows(dst, count * width, pattern, width, count, 1, stream);
 }
 
-CUresult copy_3d(const CUDA_MEMCPY3D& copy, CUstream handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult copy_3d(const CUDA_MEMCPY3D& copy, Stream* stream) {
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
@@ -148,11 +140,11 @@ CUresult copy_3d(const CUDA_MEMCPY3D& copy, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream) {
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, Stream* stream) {
   return copy ? copy_3d(*copy, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult copy_2d(const CUDA_MEMCPY2D* p, CUstream stream) {
+CUresult copy_2d(const CUDA_MEMCPY2D* p, Stream* stream) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY3D copy = {};
   copy.srcXInBytes = p->srcXInBytes;
@@ -175,7 +167,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* p, CUstream stream) {
   return copy_3d(copy, stream);
 }
 
-CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream) {
+CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, Stream* stream) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY3D copy = {};
   copy.srcXInBytes = p->srcXInBytes;
@@ -205,43 +197,41 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* p, CUstream stream) {
 uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n) {
-  return copy_linear(dst, src, n, nullptr);
+CUresult cuMemcpy(Context* context, CUdeviceptr dst, CUdeviceptr src, size_t n) {
+  return copy_linear(dst, src, n, &context->legacy_stream);
 }
-VGPU_API cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream) {
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, Stream* stream) {
   return copy_linear(dst, src, n, stream);
 }
-VGPU_API cuMemcpyHtoD_v2(CUdeviceptr dst, const void* src, size_t n) {
-  return copy_linear(dst, number(src), n, nullptr);
+CUresult cuMemcpyHtoD_v2(Context* context, CUdeviceptr dst, const void* src, size_t n) {
+  return copy_linear(dst, number(src), n, &context->legacy_stream);
 }
-VGPU_API cuMemcpyDtoH_v2(void* dst, CUdeviceptr src, size_t n) {
-  return copy_linear(number(dst), src, n, nullptr);
+CUresult cuMemcpyDtoH_v2(Context* context, void* dst, CUdeviceptr src, size_t n) {
+  return copy_linear(number(dst), src, n, &context->legacy_stream);
 }
-VGPU_API cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t n) {
-  return copy_linear(dst, src, n, nullptr);
+CUresult cuMemcpyDtoD_v2(Context* context, CUdeviceptr dst, CUdeviceptr src, size_t n) {
+  return copy_linear(dst, src, n, &context->legacy_stream);
 }
-VGPU_API cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void* src, size_t n, CUstream stream) {
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void* src, size_t n, Stream* stream) {
   return copy_linear(dst, number(src), n, stream);
 }
-VGPU_API cuMemcpyDtoHAsync_v2(void* dst, CUdeviceptr src, size_t n, CUstream stream) {
+CUresult cuMemcpyDtoHAsync_v2(void* dst, CUdeviceptr src, size_t n, Stream* stream) {
   return copy_linear(number(dst), src, n, stream);
 }
-VGPU_API cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream) {
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, Stream* stream) {
   return copy_linear(dst, src, n, stream);
 }
-VGPU_API cuMemcpyPeer(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t n) {
-  return copy_linear(dst, src, n, nullptr);
+CUresult cuMemcpyPeer(Context* context, CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext,
+                      size_t n) {
+  return copy_linear(dst, src, n, &context->legacy_stream);
 }
-VGPU_API cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t n,
-                           CUstream stream) {
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext, CUdeviceptr src, CUcontext, size_t n,
+                           Stream* stream) {
   return copy_linear(dst, src, n, stream);
 }
-VGPU_API cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
-                               CUmemcpyAttributes*, size_t*, size_t, CUstream stream) {
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                               CUmemcpyAttributes*, size_t*, size_t, Stream* stream) {
   if (count && (!dsts || !srcs || !sizes)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; i++)
     if (const CUresult result = copy_linear(dsts[i], srcs[i], sizes[i], stream);
@@ -249,65 +239,78 @@ VGPU_API cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* siz
       return result;
   return CUDA_SUCCESS;
 }
-VGPU_API cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                             CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
-                            size_t* fail_index, CUstream stream) {
+                            size_t* fail_index, Stream* stream) {
   const CUresult result =
       cuMemcpyBatchAsync_v2(dsts, srcs, sizes, count, attributes, indices, attribute_count, stream);
   if (result != CUDA_SUCCESS && fail_index) *fail_index = SIZE_MAX;
   return result;
 }
 
-VGPU_API cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) { return copy_2d(copy, nullptr); }
-VGPU_API cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return copy_2d(copy, nullptr); }
-VGPU_API cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+CUresult cuMemcpy2D_v2(Context* context, const CUDA_MEMCPY2D* copy) {
+  return copy_2d(copy, &context->legacy_stream);
+}
+CUresult cuMemcpy2DUnaligned_v2(Context* context, const CUDA_MEMCPY2D* copy) {
+  return copy_2d(copy, &context->legacy_stream);
+}
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, Stream* stream) {
   return copy_2d(copy, stream);
 }
-VGPU_API cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) { return copy_3d(copy, nullptr); }
-VGPU_API cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
+CUresult cuMemcpy3D_v2(Context* context, const CUDA_MEMCPY3D* copy) {
+  return copy_3d(copy, &context->legacy_stream);
+}
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, Stream* stream) {
   return copy_3d(copy, stream);
 }
-VGPU_API cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) { return copy_3d_peer(copy, nullptr); }
-VGPU_API cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+CUresult cuMemcpy3DPeer(Context* context, const CUDA_MEMCPY3D_PEER* copy) {
+  return copy_3d_peer(copy, &context->legacy_stream);
+}
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, Stream* stream) {
   return copy_3d_peer(copy, stream);
 }
 
-VGPU_API cuMemsetD8_v2(CUdeviceptr dst, unsigned char v, size_t n) {
-  return set_linear(dst, v, 1, n, nullptr);
+CUresult cuMemsetD8_v2(Context* context, CUdeviceptr dst, unsigned char v, size_t n) {
+  return set_linear(dst, v, 1, n, &context->legacy_stream);
 }
-VGPU_API cuMemsetD16_v2(CUdeviceptr dst, unsigned short v, size_t n) {
-  return set_linear(dst, v, 2, n, nullptr);
+CUresult cuMemsetD16_v2(Context* context, CUdeviceptr dst, unsigned short v, size_t n) {
+  return set_linear(dst, v, 2, n, &context->legacy_stream);
 }
-VGPU_API cuMemsetD32_v2(CUdeviceptr dst, unsigned int v, size_t n) {
-  return set_linear(dst, v, 4, n, nullptr);
+CUresult cuMemsetD32_v2(Context* context, CUdeviceptr dst, unsigned int v, size_t n) {
+  return set_linear(dst, v, 4, n, &context->legacy_stream);
 }
-VGPU_API cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) {
+CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, Stream* s) {
   return set_linear(dst, v, 1, n, s);
 }
-VGPU_API cuMemsetD16Async(CUdeviceptr dst, unsigned short v, size_t n, CUstream s) {
+CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short v, size_t n, Stream* s) {
   return set_linear(dst, v, 2, n, s);
 }
-VGPU_API cuMemsetD32Async(CUdeviceptr dst, unsigned int v, size_t n, CUstream s) {
+CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int v, size_t n, Stream* s) {
   return set_linear(dst, v, 4, n, s);
 }
-VGPU_API cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h) {
-  return set_rows(dst, pitch, v, 1, w, h, nullptr);
+CUresult cuMemsetD2D8_v2(Context* context, CUdeviceptr dst, size_t pitch, unsigned char v, size_t w,
+                         size_t h) {
+  return set_rows(dst, pitch, v, 1, w, h, &context->legacy_stream);
 }
-VGPU_API cuMemsetD2D16_v2(CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h) {
-  return set_rows(dst, pitch, v, 2, w, h, nullptr);
+CUresult cuMemsetD2D16_v2(Context* context, CUdeviceptr dst, size_t pitch, unsigned short v,
+                          size_t w, size_t h) {
+  return set_rows(dst, pitch, v, 2, w, h, &context->legacy_stream);
 }
-VGPU_API cuMemsetD2D32_v2(CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h) {
-  return set_rows(dst, pitch, v, 4, w, h, nullptr);
+CUresult cuMemsetD2D32_v2(Context* context, CUdeviceptr dst, size_t pitch, unsigned int v, size_t w,
+                          size_t h) {
+  return set_rows(dst, pitch, v, 4, w, h, &context->legacy_stream);
 }
-VGPU_API cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h,
-                           CUstream s) {
+CUresult cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char v, size_t w, size_t h,
+                           Stream* s) {
   return set_rows(dst, pitch, v, 1, w, h, s);
 }
-VGPU_API cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h,
-                            CUstream s) {
+CUresult cuMemsetD2D16Async(CUdeviceptr dst, size_t pitch, unsigned short v, size_t w, size_t h,
+                            Stream* s) {
   return set_rows(dst, pitch, v, 2, w, h, s);
 }
-VGPU_API cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h,
-                            CUstream s) {
+CUresult cuMemsetD2D32Async(CUdeviceptr dst, size_t pitch, unsigned int v, size_t w, size_t h,
+                            Stream* s) {
   return set_rows(dst, pitch, v, 4, w, h, s);
 }
+
+}  // namespace tonnage::driver

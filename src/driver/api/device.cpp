@@ -3,17 +3,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "driver/entry_points.h"
 #include "driver/recording.h"
 #include "driver/state.h"
 
-using namespace tonnage::driver;
+namespace tonnage::driver {
 
-VGPU_API cuInit(unsigned int flags) {
+CUresult cuInit(unsigned int flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return initialise();
 }
 
-VGPU_API cuDriverGetVersion(int* version) {
+CUresult cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   Driver* state = driver();
   const int told = state ? state->session->devices[0].cuda_driver_version : 0;
@@ -21,70 +22,57 @@ VGPU_API cuDriverGetVersion(int* version) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetCount(int* count) {
-  VGPU_DRIVER(state);
+CUresult cuDeviceGetCount(Driver* state, int* count) {
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   *count = static_cast<int>(state->devices.size());
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGet(CUdevice* device, int ordinal) {
-  VGPU_DRIVER(state);
+CUresult cuDeviceGet(Driver* state, CUdevice* device, int ordinal) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   if (!state->device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
-#define VGPU_DEVICE(name, handle)                 \
-  VGPU_DRIVER(state_of_##name);                   \
-  Device* name = state_of_##name->device(handle); \
-  if (!name) return CUDA_ERROR_INVALID_DEVICE
-
-VGPU_API cuDeviceGetName(char* name, int length, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetName(char* name, int length, Device* device) {
   if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   snprintf(name, static_cast<size_t>(length), "%s", device->card->name);
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceTotalMem_v2(size_t* bytes, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceTotalMem_v2(size_t* bytes, Device* device) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   *bytes = device->card->total_bytes;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetUuid(CUuuid* uuid, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetUuid(CUuuid* uuid, Device* device) {
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   memcpy(uuid->bytes, device->card->uuid, 16);
   return CUDA_SUCCESS;
 }
-VGPU_API cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice handle) { return cuDeviceGetUuid(uuid, handle); }
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, Device* handle) { return cuDeviceGetUuid(uuid, handle); }
 
-VGPU_API cuDeviceGetLuid(char*, unsigned int*, CUdevice) {
+CUresult cuDeviceGetLuid(char*, unsigned int*, CUdevice) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }  // Windows only
 
-VGPU_API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, Device* device) {
   if (!value || attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
     return CUDA_ERROR_INVALID_VALUE;
   *value = device->card->attributes[attribute];
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceComputeCapability(int* major, int* minor, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceComputeCapability(int* major, int* minor, Device* device) {
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
   *major = device->card->cc_major;
   *minor = device->card->cc_minor;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetProperties(CUdevprop* properties, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetProperties(CUdevprop* properties, Device* device) {
   if (!properties) return CUDA_ERROR_INVALID_VALUE;
   const int32_t* a = device->card->attributes;
   properties->maxThreadsPerBlock = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
@@ -102,8 +90,7 @@ VGPU_API cuDeviceGetProperties(CUdevprop* properties, CUdevice handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetPCIBusId(char* text, int length, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetPCIBusId(char* text, int length, Device* device) {
   if (!text || length < 13) return CUDA_ERROR_INVALID_VALUE;  // "0000:00:00.0" and its NUL
   const abi::CardDesc& card = *device->card;
   snprintf(text, static_cast<size_t>(length), "%04X:%02X:%02X.0",
@@ -112,8 +99,7 @@ VGPU_API cuDeviceGetPCIBusId(char* text, int length, CUdevice handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetByPCIBusId(CUdevice* handle, const char* text) {
-  VGPU_DRIVER(state);
+CUresult cuDeviceGetByPCIBusId(Driver* state, CUdevice* handle, const char* text) {
   if (!handle || !text) return CUDA_ERROR_INVALID_VALUE;
   unsigned domain = 0, bus = 0, place = 0;
   if (sscanf(text, "%x:%x:%x", &domain, &bus, &place) != 3) {
@@ -131,9 +117,8 @@ VGPU_API cuDeviceGetByPCIBusId(CUdevice* handle, const char* text) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-VGPU_API cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format format,
-                                            unsigned channels, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format format,
+                                            unsigned channels, Device* device) {
   if (!elements || channels == 0 || channels > 4) return CUDA_ERROR_INVALID_VALUE;
   size_t bytes = 4;
   if (format == CU_AD_FORMAT_UNSIGNED_INT8 || format == CU_AD_FORMAT_SIGNED_INT8) bytes = 1;
@@ -146,20 +131,20 @@ VGPU_API cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format for
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, Device* device) {
   if (!supported) return CUDA_ERROR_INVALID_VALUE;
   *supported = type == CU_EXEC_AFFINITY_TYPE_SM_COUNT && device->card->cc_major >= 7 ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
+CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
                                            const CUatomicOperation* operations, unsigned int count,
-                                           CUdevice handle) {
-  VGPU_DEVICE(device, handle);
+                                           Device*) {
   if (!capabilities || !operations) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; i++) capabilities[i] = 0;  // no native host atomics over PCIe
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetNvSciSyncAttributes(void*, CUdevice, int) { return CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuDeviceGetNvSciSyncAttributes(void*, CUdevice, int) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+}  // namespace tonnage::driver

@@ -6,11 +6,12 @@
 #include <atomic>
 #include <string>
 
+#include "driver/entry_points.h"
 #include "driver/proc_table.h"
 #include "driver/recording.h"
 #include "driver/state.h"
 
-using namespace tonnage::driver;
+namespace tonnage::driver {
 
 extern "C" __attribute__((visibility("hidden"))) void tonnage_stub_called(const char* function) {
   record_stub_call(function);
@@ -38,7 +39,7 @@ void* find_function(const char* symbol, int version, bool per_thread, bool* know
 
 }  // namespace
 
-VGPU_API cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
+CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   bool known = false;
@@ -51,7 +52,7 @@ VGPU_API cuGetProcAddress_v2(const char* symbol, void** function, int version, c
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-VGPU_API cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
+CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
   // A runtime of before 12.0 that asks for cuGetProcAddress means this one, with four arguments.
   return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
 }
@@ -171,41 +172,43 @@ const ErrorText* error_text(CUresult code) {
 
 }  // namespace
 
-VGPU_API cuGetErrorString(CUresult code, const char** text) {
+CUresult cuGetErrorString(CUresult code, const char** text) {
   if (!text) return CUDA_ERROR_INVALID_VALUE;
   const ErrorText* error = error_text(code);
   *text = error ? error->text : nullptr;
   return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuGetErrorName(CUresult code, const char** name) {
+CUresult cuGetErrorName(CUresult code, const char** name) {
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   const ErrorText* error = error_text(code);
   *name = error ? error->name : nullptr;
   return error ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-VGPU_API cuProfilerInitialize(const char*, const char*, int) { return CUDA_ERROR_NOT_SUPPORTED; }
-VGPU_API cuProfilerStart(void) { return driver() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
-VGPU_API cuProfilerStop(void) { return driver() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult cuProfilerInitialize(const char*, const char*, int) { return CUDA_ERROR_NOT_SUPPORTED; }
+CUresult cuProfilerStart(Driver*) { return driver() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult cuProfilerStop(Driver*) { return driver() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 
 // The log of the driver's own messages: always empty.
-VGPU_API cuLogsCurrent(CUlogIterator* iterator, unsigned int) {
+CUresult cuLogsCurrent(CUlogIterator* iterator, unsigned int) {
   if (!iterator) return CUDA_ERROR_INVALID_VALUE;
   *iterator = 0;
   return CUDA_SUCCESS;
 }
-VGPU_API cuLogsDumpToMemory(CUlogIterator*, char* buffer, size_t* size, unsigned int) {
+CUresult cuLogsDumpToMemory(CUlogIterator*, char* buffer, size_t* size, unsigned int) {
   if (!buffer || !size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
   buffer[0] = 0;
   *size = 0;
   return CUDA_SUCCESS;
 }
-VGPU_API cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
+CUresult cuLogsRegisterCallback(CUlogsCallback callback, void*, CUlogsCallbackHandle* handle) {
   if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
   *handle = reinterpret_cast<CUlogsCallbackHandle>(new char);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
   delete reinterpret_cast<char*>(handle);
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

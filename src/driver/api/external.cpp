@@ -1,14 +1,13 @@
 // Memory and semaphores of other interfaces (Vulkan, Direct3D, NvSci). A virtual card has no other
 // interface, so no handle that could be imported exists: what is well-formed is answered as a real
 // driver answers a handle that it does not know.
+#include "driver/entry_points.h"
 #include "driver/state.h"
 
-using namespace tonnage::driver;
+namespace tonnage::driver {
 
-VGPU_API cuImportExternalMemory(CUexternalMemory* out,
+CUresult cuImportExternalMemory(Context*, CUexternalMemory* out,
                                 const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
-  VGPU_CONTEXT(context);
-  (void)context;
   if (!out || !description || description->size == 0 ||
       (description->flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}))
     return CUDA_ERROR_INVALID_VALUE;
@@ -25,29 +24,19 @@ VGPU_API cuImportExternalMemory(CUexternalMemory* out,
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
-VGPU_API cuExternalMemoryGetMappedBuffer(CUdeviceptr* out, CUexternalMemory,
+CUresult cuExternalMemoryGetMappedBuffer(Context*, CUdeviceptr* out, CUexternalMemory,
                                          const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* description) {
-  VGPU_CONTEXT(context);
-  (void)context;
   return out && description ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuExternalMemoryGetMappedMipmappedArray(
-    CUmipmappedArray* out, CUexternalMemory,
+CUresult cuExternalMemoryGetMappedMipmappedArray(
+    Context*, CUmipmappedArray* out, CUexternalMemory,
     const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC* description) {
-  VGPU_CONTEXT(context);
-  (void)context;
   return out && description ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuDestroyExternalMemory(CUexternalMemory) {
-  VGPU_DRIVER(state);
-  (void)state;
-  return CUDA_ERROR_INVALID_HANDLE;
-}
+CUresult cuDestroyExternalMemory(Driver*, CUexternalMemory) { return CUDA_ERROR_INVALID_HANDLE; }
 
-VGPU_API cuImportExternalSemaphore(CUexternalSemaphore* out,
+CUresult cuImportExternalSemaphore(Context*, CUexternalSemaphore* out,
                                    const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC* description) {
-  VGPU_CONTEXT(context);
-  (void)context;
   if (!out || !description) return CUDA_ERROR_INVALID_VALUE;
   switch (description->type) {
     case CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD:
@@ -64,24 +53,20 @@ VGPU_API cuImportExternalSemaphore(CUexternalSemaphore* out,
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
-VGPU_API cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* semaphores,
+CUresult cuSignalExternalSemaphoresAsync(Context*, const CUexternalSemaphore* semaphores,
                                          const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params,
                                          unsigned int count, CUstream) {
-  VGPU_CONTEXT(context);
-  (void)context;
   if (count == 0) return CUDA_SUCCESS;
   return semaphores && params ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* semaphores,
+CUresult cuWaitExternalSemaphoresAsync(Context*, const CUexternalSemaphore* semaphores,
                                        const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params,
                                        unsigned int count, CUstream) {
-  VGPU_CONTEXT(context);
-  (void)context;
   if (count == 0) return CUDA_SUCCESS;
   return semaphores && params ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuDestroyExternalSemaphore(CUexternalSemaphore) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuDestroyExternalSemaphore(Driver*, CUexternalSemaphore) {
   return CUDA_ERROR_INVALID_HANDLE;
 }
+
+}  // namespace tonnage::driver

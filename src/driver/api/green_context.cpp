@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "driver/entry_points.h"
 #include "driver/state.h"
 
 namespace tonnage::driver {
@@ -67,24 +68,19 @@ Device* device_of(const CUdevResource& resource) {
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuDeviceGetDevResource(CUdevice handle, CUdevResource* out, CUdevResourceType type) {
-  VGPU_DRIVER(state);
+CUresult cuDeviceGetDevResource(Driver* state, CUdevice handle, CUdevResource* out,
+                                CUdevResourceType type) {
   Device* device = state->device(handle);
   return device ? device_resource(device, out, type) : CUDA_ERROR_INVALID_DEVICE;
 }
-VGPU_API cuCtxGetDevResource(CUcontext handle, CUdevResource* out, CUdevResourceType type) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxGetDevResource(Driver*, CUcontext handle, CUdevResource* out,
+                             CUdevResourceType type) {
   Context* context = handle ? to_context(handle) : current_context();
   return context ? device_resource(context->device, out, type) : CUDA_ERROR_INVALID_CONTEXT;
 }
-VGPU_API cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* out, CUdevResourceType type) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGreenCtxGetDevResource(Driver*, CUgreenCtx handle, CUdevResource* out,
+                                  CUdevResourceType type) {
   std::lock_guard lock(table().mutex);
   const GreenContext* green = to_green(handle);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
@@ -94,11 +90,9 @@ VGPU_API cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* out, CUdevRe
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups,
+CUresult cuDevSmResourceSplitByCount(Driver*, CUdevResource* result, unsigned int* groups,
                                      const CUdevResource* input, CUdevResource* remaining,
                                      unsigned int flags, unsigned int least_count) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!groups || !input || input->type != CU_DEV_RESOURCE_TYPE_SM || (flags & ~3u))
     return CUDA_ERROR_INVALID_VALUE;
   Device* device = device_of(*input);
@@ -123,10 +117,8 @@ VGPU_API cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resources,
+CUresult cuDevResourceGenerateDesc(Driver*, CUdevResourceDesc* out, CUdevResource* resources,
                                    unsigned int count) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || !resources || count == 0) return CUDA_ERROR_INVALID_VALUE;
   CUdevResource sum = resources[0];
   for (unsigned i = 0; i < count; i++) {
@@ -142,11 +134,8 @@ VGPU_API cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resour
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevice handle,
-                          unsigned int flags) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuGreenCtxCreate(Driver* state, CUgreenCtx* out, CUdevResourceDesc description,
+                          Device* device, unsigned int flags) {
   if (!out || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(table().mutex);
   const auto it = table().descriptions.find(description);
@@ -156,7 +145,7 @@ VGPU_API cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevi
   green->device = device;
   green->resource = *it->second;
   green->id = state->new_id();
-  if (const CUresult result = cuDevicePrimaryCtxRetain(&green->context, handle);
+  if (const CUresult result = cuDevicePrimaryCtxRetain(state, &green->context, device);
       result != CUDA_SUCCESS)
     return result;
   *out = reinterpret_cast<CUgreenCtx>(green.get());
@@ -164,25 +153,21 @@ VGPU_API cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc description, CUdevi
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGreenCtxDestroy(CUgreenCtx handle) {
-  VGPU_DRIVER(state);
-  (void)state;
-  CUdevice device = 0;
+CUresult cuGreenCtxDestroy(Driver* state, CUgreenCtx handle) {
+  Device* device = nullptr;
   {
     std::lock_guard lock(table().mutex);
     const GreenContext* green = to_green(handle);
     if (!green) return CUDA_ERROR_INVALID_CONTEXT;
-    device = green->device->index;
+    device = green->device;
     for (auto it = table().streams.begin(); it != table().streams.end();)
       it = it->second == handle ? table().streams.erase(it) : std::next(it);
     table().contexts.erase(handle);
   }
-  return cuDevicePrimaryCtxRelease_v2(device);
+  return cuDevicePrimaryCtxRelease_v2(state, device);
 }
 
-VGPU_API cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuCtxFromGreenCtx(Driver*, CUcontext* out, CUgreenCtx handle) {
   std::lock_guard lock(table().mutex);
   const GreenContext* green = to_green(handle);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
@@ -191,9 +176,7 @@ VGPU_API cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGreenCtxGetId(Driver*, CUgreenCtx handle, unsigned long long* id) {
   std::lock_guard lock(table().mutex);
   const GreenContext* green = to_green(handle);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
@@ -202,24 +185,20 @@ VGPU_API cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx handle, unsigned int flags,
+CUresult cuGreenCtxStreamCreate(Driver*, CUstream* out, CUgreenCtx handle, unsigned int flags,
                                 int priority) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(table().mutex);
   const GreenContext* green = to_green(handle);
   if (!green) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult result = cuCtxPushCurrent_v2(green->context); result != CUDA_SUCCESS)
-    return result;
-  const CUresult result = cuStreamCreateWithPriority(out, flags, priority);
-  cuCtxPopCurrent_v2(nullptr);
+  Context* context = to_context(green->context);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUresult result = cuStreamCreateWithPriority(context, out, flags, priority);
   if (result == CUDA_SUCCESS) table().streams[*out] = handle;
   return result;
 }
 
-VGPU_API cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* out) {
-  VGPU_CONTEXT(context);
+CUresult cuStreamGetGreenCtx(Context* context, CUstream stream, CUgreenCtx* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (!to_stream(stream, context)) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(table().mutex);
@@ -229,19 +208,17 @@ VGPU_API cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* out) {
 }
 
 // Everything submitted is done: there is nothing to wait for.
-VGPU_API cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGreenCtxRecordEvent(Driver* state, CUgreenCtx handle, CUevent event) {
   CUcontext context = nullptr;
-  if (const CUresult result = cuCtxFromGreenCtx(&context, handle); result != CUDA_SUCCESS)
+  if (const CUresult result = cuCtxFromGreenCtx(state, &context, handle); result != CUDA_SUCCESS)
     return result;
-  return cuCtxRecordEvent(context, event);
+  return cuCtxRecordEvent(state, context, event);
 }
-VGPU_API cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGreenCtxWaitEvent(Driver* state, CUgreenCtx handle, CUevent event) {
   CUcontext context = nullptr;
-  if (const CUresult result = cuCtxFromGreenCtx(&context, handle); result != CUDA_SUCCESS)
+  if (const CUresult result = cuCtxFromGreenCtx(state, &context, handle); result != CUDA_SUCCESS)
     return result;
-  return cuCtxWaitEvent(context, event);
+  return cuCtxWaitEvent(state, context, event);
 }
+
+}  // namespace tonnage::driver

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "driver/api/virtual_memory.h"
+#include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
 #include "driver/shared_block.h"
@@ -72,13 +73,8 @@ bool native_atomics(const Device* a, const Device* b) {
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuIpcGetMemHandle(Context*, CUipcMemHandle* out, CUdeviceptr address) {
   Allocation allocation;
   if (!out || !find_allocation(address, &allocation)) return CUDA_ERROR_INVALID_VALUE;
   // Only memory of cuMemAlloc; the others have ways of their own.
@@ -99,8 +95,8 @@ VGPU_API cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuIpcOpenMemHandle_v2(Context* context, CUdeviceptr* out, CUipcMemHandle handle,
+                               unsigned int flags) {
   if (!out || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
   MemoryTicket ticket;
   memcpy(&ticket, handle.reserved, sizeof ticket);
@@ -138,12 +134,12 @@ VGPU_API cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned
   *out = address;
   return CUDA_SUCCESS;
 }
-VGPU_API cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle, unsigned int flags) {
-  return cuIpcOpenMemHandle_v2(out, handle, flags);
+CUresult cuIpcOpenMemHandle(Context* context, CUdeviceptr* out, CUipcMemHandle handle,
+                            unsigned int flags) {
+  return cuIpcOpenMemHandle_v2(context, out, handle, flags);
 }
 
-VGPU_API cuIpcCloseMemHandle(CUdeviceptr address) {
-  VGPU_DRIVER(state);
+CUresult cuIpcCloseMemHandle(Driver* state, CUdeviceptr address) {
   std::lock_guard lock(table().mutex);
   auto& opened = table().opened;
   for (size_t i = 0; i < opened.size(); i++) {
@@ -161,8 +157,7 @@ VGPU_API cuIpcCloseMemHandle(CUdeviceptr address) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-VGPU_API cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
-  VGPU_DRIVER(state);
+CUresult cuIpcGetEventHandle(Driver* state, CUipcEventHandle* out, CUevent handle) {
   if (!out || !handle) return CUDA_ERROR_INVALID_VALUE;
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
@@ -175,8 +170,7 @@ VGPU_API cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
 }
 
 // The opened event is complete: work is done when it is asked for, in every process.
-VGPU_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
-  VGPU_CONTEXT(context);
+CUresult cuIpcOpenEventHandle(Context* context, CUevent* out, CUipcEventHandle handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   EventTicket ticket;
   memcpy(&ticket, handle.reserved, sizeof ticket);
@@ -195,8 +189,7 @@ VGPU_API cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
 
 // --- Access between devices ---
 
-VGPU_API cuDeviceCanAccessPeer(int* out, CUdevice handle, CUdevice peer_handle) {
-  VGPU_DRIVER(state);
+CUresult cuDeviceCanAccessPeer(Driver* state, int* out, CUdevice handle, CUdevice peer_handle) {
   const Device *device = state->device(handle), *peer = state->device(peer_handle);
   if (!device || !peer) return CUDA_ERROR_INVALID_DEVICE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -204,8 +197,7 @@ VGPU_API cuDeviceCanAccessPeer(int* out, CUdevice handle, CUdevice peer_handle) 
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxEnablePeerAccess(Context* context, CUcontext handle, unsigned int flags) {
   Context* peer = to_context(handle);
   if (!peer || peer == context || !peer->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
   if (flags) return CUDA_ERROR_INVALID_VALUE;
@@ -214,17 +206,15 @@ VGPU_API cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
   return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
-VGPU_API cuCtxDisablePeerAccess(CUcontext handle) {
-  VGPU_CONTEXT(context);
+CUresult cuCtxDisablePeerAccess(Context* context, CUcontext handle) {
   Context* peer = to_context(handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   std::lock_guard lock(driver()->objects_mutex);
   return context->peers.erase(peer) ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-VGPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from_handle,
-                                 CUdevice to_handle) {
-  VGPU_DRIVER(state);
+CUresult cuDeviceGetP2PAttribute(Driver* state, int* value, CUdevice_P2PAttribute attribute,
+                                 CUdevice from_handle, CUdevice to_handle) {
   const Device *from = state->device(from_handle), *to = state->device(to_handle);
   if (!from || !to || from == to) return CUDA_ERROR_INVALID_DEVICE;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
@@ -240,10 +230,9 @@ VGPU_API cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
+CUresult cuDeviceGetP2PAtomicCapabilities(Driver* state, unsigned int* capabilities,
                                           const CUatomicOperation* operations, unsigned int count,
                                           CUdevice from_handle, CUdevice to_handle) {
-  VGPU_DRIVER(state);
   const Device *from = state->device(from_handle), *to = state->device(to_handle);
   if (!from || !to || from == to) return CUDA_ERROR_INVALID_DEVICE;
   if (!capabilities || !operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -257,3 +246,5 @@ VGPU_API cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
   }
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

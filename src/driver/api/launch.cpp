@@ -6,6 +6,7 @@
 
 #include "cards/occupancy.h"
 #include "driver/api/module.h"
+#include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/kernel_time.h"
 #include "driver/recording.h"
@@ -84,12 +85,10 @@ CUresult check_launch(Function* function, const KernelLaunch& launch, const Cont
   return CUDA_SUCCESS;
 }
 
-CUresult launch(const KernelLaunch& request, CUstream handle) {
-  VGPU_CONTEXT(context);
+CUresult launch(const KernelLaunch& request, Stream* stream) {
+  const Context* context = stream->context;
   Function* function = to_function(request.function);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = check_launch(function, request, context); result != CUDA_SUCCESS)
     return result;
   bool capturing = false;
@@ -121,13 +120,9 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
-VGPU_API cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                         unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                        unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                        unsigned int block_z, unsigned int shared_bytes, Stream* stream,
                         void** params, void** extra) {
   KernelLaunch request;
   request.function = function;
@@ -143,8 +138,8 @@ VGPU_API cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   return launch(request, stream);
 }
 
-VGPU_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params,
-                          void** extra) {
+CUresult cuLaunchKernelEx(Context* context, const CUlaunchConfig* config, CUfunction function,
+                          void** params, void** extra) {
   if (!config) return CUDA_ERROR_INVALID_VALUE;
   KernelLaunch request;
   request.function = function;
@@ -162,14 +157,14 @@ VGPU_API cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   for (size_t i = 0; i < request.attribute_count; i++)
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
       request.cooperative = config->attrs[i].value.cooperative != 0;
-  return launch(request, config->hStream);
+  Stream* stream = to_stream(config->hStream, context);
+  return stream ? launch(request, stream) : CUDA_ERROR_INVALID_HANDLE;
 }
 
-VGPU_API cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
-                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                                   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
-                                   void** params) {
-  VGPU_CONTEXT(context);
+CUresult cuLaunchCooperativeKernel(Context* context, CUfunction function, unsigned int grid_x,
+                                   unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                                   unsigned int block_y, unsigned int block_z,
+                                   unsigned int shared_bytes, Stream* stream, void** params) {
   Function* kernel = to_function(function);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   KernelLaunch request;
@@ -198,7 +193,7 @@ VGPU_API cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, uns
 }
 
 // The oldest way to launch: shape and shared memory are the function's own.
-VGPU_API cuFuncSetBlockShape(CUfunction handle, int x, int y, int z) {
+CUresult cuFuncSetBlockShape(Driver*, CUfunction handle, int x, int y, int z) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
@@ -207,13 +202,13 @@ VGPU_API cuFuncSetBlockShape(CUfunction handle, int x, int y, int z) {
   function->block_shape[2] = static_cast<unsigned>(z);
   return CUDA_SUCCESS;
 }
-VGPU_API cuFuncSetSharedSize(CUfunction handle, unsigned int bytes) {
+CUresult cuFuncSetSharedSize(Driver*, CUfunction handle, unsigned int bytes) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   function->shared_size = bytes;
   return CUDA_SUCCESS;
 }
-VGPU_API cuLaunchGridAsync(CUfunction handle, int width, int height, CUstream stream) {
+CUresult cuLaunchGridAsync(CUfunction handle, int width, int height, Stream* stream) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
@@ -225,97 +220,104 @@ VGPU_API cuLaunchGridAsync(CUfunction handle, int width, int height, CUstream st
   request.shared_bytes = function->shared_size;
   return launch(request, stream);
 }
-VGPU_API cuLaunchGrid(CUfunction function, int width, int height) {
-  return cuLaunchGridAsync(function, width, height, nullptr);
+CUresult cuLaunchGrid(Context* context, CUfunction function, int width, int height) {
+  return cuLaunchGridAsync(function, width, height, &context->legacy_stream);
 }
-VGPU_API cuLaunch(CUfunction function) { return cuLaunchGridAsync(function, 1, 1, nullptr); }
+CUresult cuLaunch(Context* context, CUfunction function) {
+  return cuLaunchGrid(context, function, 1, 1);
+}
 
 // --- Attributes ---
 
-VGPU_API cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuFuncGetAttribute(Driver*, int* value, CUfunction_attribute attribute,
+                            CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
       cards::get_kernel_attribute(attributes_of(function), attribute, value));
 }
-VGPU_API cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel,
-                              CUdevice) {
-  return cuFuncGetAttribute(value, attribute, reinterpret_cast<CUfunction>(kernel));
+CUresult cuKernelGetAttribute(Driver* state, int* value, CUfunction_attribute attribute,
+                              CUkernel kernel, CUdevice) {
+  return cuFuncGetAttribute(state, value, attribute, reinterpret_cast<CUfunction>(kernel));
 }
-VGPU_API cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuFuncSetAttribute(Driver*, CUfunction handle, CUfunction_attribute attribute, int value) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(function->mutex);
   return static_cast<CUresult>(cards::set_kernel_attribute(
       *function->info, &function->settings, *function->module->device->card, attribute, value));
 }
-VGPU_API cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
-                              CUdevice) {
-  return cuFuncSetAttribute(reinterpret_cast<CUfunction>(kernel), attribute, value);
+CUresult cuKernelSetAttribute(Driver* state, CUfunction_attribute attribute, int value,
+                              CUkernel kernel, CUdevice) {
+  return cuFuncSetAttribute(state, reinterpret_cast<CUfunction>(kernel), attribute, value);
 }
-VGPU_API cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
+CUresult cuFuncSetCacheConfig(Driver*, CUfunction handle, CUfunc_cache config) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(function->mutex);
   function->settings.cache_config = config;
   return CUDA_SUCCESS;
 }
-VGPU_API cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice) {
-  return cuFuncSetCacheConfig(reinterpret_cast<CUfunction>(kernel), config);
+CUresult cuKernelSetCacheConfig(Driver* state, CUkernel kernel, CUfunc_cache config, CUdevice) {
+  return cuFuncSetCacheConfig(state, reinterpret_cast<CUfunction>(kernel), config);
 }
-VGPU_API cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
+CUresult cuFuncSetSharedMemConfig(Driver*, CUfunction handle, CUsharedconfig) {
   return to_function(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // --- Occupancy ---
 
-#define VGPU_FUNCTION(name, handle)              \
-  VGPU_DRIVER(state_of_##name);                  \
-  (void)state_of_##name;                         \
-  Function* name = to_function(handle);          \
-  if (!name) return CUDA_ERROR_INVALID_HANDLE;   \
-  make_resident(name, device_for(name->module)); \
-  const abi::CardDesc& card = *device_for(name->module)->card
+// Occupancy is asked of a function as it lies on its card.
+static const abi::CardDesc& make_resident_on_card(Function* function) {
+  Device* device = device_for(function->module);
+  make_resident(function, device);
+  return *device->card;
+}
 
-VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int threads,
-                                                     size_t shared_bytes) {
-  VGPU_FUNCTION(function, handle);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(Driver*, int* blocks, CUfunction handle,
+                                                     int threads, size_t shared_bytes) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const abi::CardDesc& card = make_resident_on_card(function);
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
       max_active_blocks(card, attributes_of(function), threads, shared_bytes, blocks));
 }
-VGPU_API cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
-                                                              int threads, size_t shared_bytes,
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(Driver* state, int* blocks,
+                                                              CUfunction function, int threads,
+                                                              size_t shared_bytes,
                                                               unsigned int flags) {
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
-  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, shared_bytes);
+  return cuOccupancyMaxActiveBlocksPerMultiprocessor(state, blocks, function, threads,
+                                                     shared_bytes);
 }
-VGPU_API cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks,
-                                                 int threads) {
-  VGPU_FUNCTION(function, handle);
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(Driver*, size_t* bytes, CUfunction handle,
+                                                 int blocks, int threads) {
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const abi::CardDesc& card = make_resident_on_card(function);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
       available_dynamic_shared(card, attributes_of(function), blocks, threads, bytes));
 }
-VGPU_API cuOccupancyMaxPotentialBlockSize(int* min_grid, int* threads, CUfunction handle,
+CUresult cuOccupancyMaxPotentialBlockSize(Driver*, int* min_grid, int* threads, CUfunction handle,
                                           CUoccupancyB2DSize shared_for_block, size_t shared_bytes,
                                           int limit) {
-  VGPU_FUNCTION(function, handle);
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const abi::CardDesc& card = make_resident_on_card(function);
   if (!min_grid || !threads) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(max_potential_block_size(
       card, attributes_of(function), shared_for_block, shared_bytes, limit, min_grid, threads));
 }
-VGPU_API cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* threads, CUfunction function,
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Driver* state, int* min_grid, int* threads,
+                                                   CUfunction function,
                                                    CUoccupancyB2DSize shared_for_block,
                                                    size_t shared_bytes, int limit,
                                                    unsigned int flags) {
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
-  return cuOccupancyMaxPotentialBlockSize(min_grid, threads, function, shared_for_block,
+  return cuOccupancyMaxPotentialBlockSize(state, min_grid, threads, function, shared_for_block,
                                           shared_bytes, limit);
 }
 
@@ -338,17 +340,23 @@ cards::ClusterLaunch cluster_launch(const CUlaunchConfig* config) {
 
 }  // namespace
 
-VGPU_API cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle,
+CUresult cuOccupancyMaxActiveClusters(Driver*, int* clusters, CUfunction handle,
                                       const CUlaunchConfig* config) {
-  VGPU_FUNCTION(function, handle);
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const abi::CardDesc& card = make_resident_on_card(function);
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
       cards::max_active_clusters(card, attributes_of(function), cluster_launch(config), clusters));
 }
-VGPU_API cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle,
+CUresult cuOccupancyMaxPotentialClusterSize(Driver*, int* size, CUfunction handle,
                                             const CUlaunchConfig* config) {
-  VGPU_FUNCTION(function, handle);
+  Function* function = to_function(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const abi::CardDesc& card = make_resident_on_card(function);
   if (!size || !config) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(cards::max_potential_cluster_size(card, attributes_of(function),
                                                                  cluster_launch(config), size));
 }
+
+}  // namespace tonnage::driver

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/pinned_memory.h"
 #include "driver/recording.h"
@@ -61,39 +62,31 @@ CUmemorytype memory_type(const Allocation& allocation) {
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
-  VGPU_CONTEXT(context);
+CUresult cuMemGetInfo_v2(Context* context, size_t* free_bytes, size_t* total_bytes) {
   Driver* state = driver();
   if (free_bytes) *free_bytes = state->account.free(context->device->physical);
   if (total_bytes) *total_bytes = state->account.total(context->device->physical);
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
-  VGPU_CONTEXT(context);
+CUresult cuMemAlloc_v2(Context* context, CUdeviceptr* out, size_t bytes) {
   if (!out || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   if (bytes < kSmallLimit) return allocate_small(context, bytes, out);
   return allocate_device_memory(context->device, context, bytes, DeviceMemoryKind::kPlain, out);
 }
 
-VGPU_API cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height,
-                            unsigned int element_bytes) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuMemAllocPitch_v2(Context* context, CUdeviceptr* out, size_t* pitch, size_t width,
+                            size_t height, unsigned int element_bytes) {
   if (!out || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)
     return CUDA_ERROR_INVALID_VALUE;
   *pitch = gpu::round_up(width, 512);
-  return cuMemAlloc_v2(out, *pitch * height);
+  return cuMemAlloc_v2(context, out, *pitch * height);
 }
 
-VGPU_API cuMemFree_v2(CUdeviceptr address) {
-  VGPU_DRIVER(state);
+CUresult cuMemFree_v2(Driver* state, CUdeviceptr address) {
   if (address == 0) return CUDA_SUCCESS;
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   Allocation allocation;
@@ -119,9 +112,7 @@ VGPU_API cuMemFree_v2(CUdeviceptr address) {
   return free_device_memory(address);
 }
 
-VGPU_API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemGetAddressRange_v2(Driver*, CUdeviceptr* base, size_t* size, CUdeviceptr address) {
   Allocation allocation;
   if (!find_allocation(address, &allocation)) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = allocation.address;
@@ -131,8 +122,7 @@ VGPU_API cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr ad
 
 // --- Host and managed memory ---
 
-VGPU_API cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuMemHostAlloc(Context* context, void** out, size_t bytes, unsigned int flags) {
   if (!out || (flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
   if (bytes == 0) {
@@ -141,13 +131,11 @@ VGPU_API cuMemHostAlloc(void** out, size_t bytes, unsigned int flags) {
   }
   return allocate_host(context, bytes, flags, DeviceMemoryKind::kHostPinned, out);
 }
-VGPU_API cuMemAllocHost_v2(void** out, size_t bytes) {
-  return cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE);
+CUresult cuMemAllocHost_v2(Context* context, void** out, size_t bytes) {
+  return cuMemHostAlloc(context, out, bytes, CU_MEMHOSTALLOC_PORTABLE);
 }
 
-VGPU_API cuMemFreeHost(void* pointer) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemFreeHost(Driver*, void* pointer) {
   if (!pointer) return CUDA_SUCCESS;
   Allocation allocation;
   if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) ||
@@ -157,8 +145,7 @@ VGPU_API cuMemFreeHost(void* pointer) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuMemHostRegister_v2(Context* context, void* pointer, size_t bytes, unsigned int flags) {
   if (!pointer || bytes == 0 || (flags & ~15u)) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation))
@@ -175,13 +162,11 @@ VGPU_API cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
   record_host_alloc(allocation.address, bytes, allocation.kind);
   return CUDA_SUCCESS;
 }
-VGPU_API cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) {
-  return cuMemHostRegister_v2(pointer, bytes, flags);
+CUresult cuMemHostRegister(Context* context, void* pointer, size_t bytes, unsigned int flags) {
+  return cuMemHostRegister_v2(context, pointer, bytes, flags);
 }
 
-VGPU_API cuMemHostUnregister(void* pointer) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemHostUnregister(Driver*, void* pointer) {
   Allocation allocation;
   if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) ||
       allocation.host != pointer || allocation.kind != DeviceMemoryKind::kHostRegistered)
@@ -190,9 +175,8 @@ VGPU_API cuMemHostUnregister(void* pointer) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned int flags) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemHostGetDevicePointer_v2(Driver*, CUdeviceptr* out, void* pointer,
+                                      unsigned int flags) {
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (!find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) || !allocation.host)
@@ -201,9 +185,7 @@ VGPU_API cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned 
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemHostGetFlags(unsigned int* flags, void* pointer) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemHostGetFlags(Driver*, unsigned int* flags, void* pointer) {
   Allocation allocation;
   if (!flags || !find_allocation(reinterpret_cast<uint64_t>(pointer), &allocation) ||
       !allocation.host)
@@ -214,8 +196,7 @@ VGPU_API cuMemHostGetFlags(unsigned int* flags, void* pointer) {
 
 // Managed memory lives on the host until something moves it; it never makes a card run out, so it
 // is not on its account.
-VGPU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuMemAllocManaged(Context* context, CUdeviceptr* out, size_t bytes, unsigned int flags) {
   if (!out || bytes == 0 ||
       (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
        flags != CU_MEM_ATTACH_SINGLE))
@@ -227,29 +208,24 @@ VGPU_API cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
   *out = reinterpret_cast<CUdeviceptr>(memory);
   return result;
 }
-VGPU_API cuMemPrefetchAsync(CUdeviceptr address, size_t, CUdevice, CUstream) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPrefetchAsync(Driver*, CUdeviceptr address, size_t, CUdevice, CUstream) {
   Allocation allocation;
   return find_allocation(address, &allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation, unsigned int,
-                               CUstream stream) {
-  return cuMemPrefetchAsync(address, bytes, 0, stream);
+CUresult cuMemPrefetchAsync_v2(Driver* state, CUdeviceptr address, size_t bytes, CUmemLocation,
+                               unsigned int, CUstream stream) {
+  return cuMemPrefetchAsync(state, address, bytes, 0, stream);
 }
-VGPU_API cuMemAdvise(CUdeviceptr address, size_t, CUmem_advise, CUdevice) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemAdvise(Driver*, CUdeviceptr address, size_t, CUmem_advise, CUdevice) {
   Allocation allocation;
   return find_allocation(address, &allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation) {
-  return cuMemAdvise(address, bytes, advice, 0);
+CUresult cuMemAdvise_v2(Driver* state, CUdeviceptr address, size_t bytes, CUmem_advise advice,
+                        CUmemLocation) {
+  return cuMemAdvise(state, address, bytes, advice, 0);
 }
-VGPU_API cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute,
+CUresult cuMemRangeGetAttribute(Driver*, void* data, size_t data_bytes, CUmem_range_attribute,
                                 CUdeviceptr address, size_t) {
-  VGPU_DRIVER(state);
-  (void)state;
   Allocation allocation;
   if (!data || !find_allocation(address, &allocation) ||
       allocation.kind != DeviceMemoryKind::kManaged)
@@ -354,9 +330,8 @@ void write_unknown(void* data, CUpointer_attribute attribute) {
 
 }  // namespace
 
-VGPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuPointerGetAttribute(Driver*, void* data, CUpointer_attribute attribute,
+                               CUdeviceptr pointer) {
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (!find_allocation(pointer, &allocation)) return CUDA_ERROR_INVALID_VALUE;
@@ -366,10 +341,8 @@ VGPU_API cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
                                                                : CUDA_ERROR_INVALID_VALUE;
 }
 
-VGPU_API cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
-                                CUdeviceptr pointer) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuPointerGetAttributes(Driver*, unsigned int count, CUpointer_attribute* attributes,
+                                void** data, CUdeviceptr pointer) {
   if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   const bool known = find_allocation(pointer, &allocation);
@@ -382,13 +355,13 @@ VGPU_API cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
+CUresult cuPointerSetAttribute(Driver*, const void* value, CUpointer_attribute attribute,
                                CUdeviceptr pointer) {
-  VGPU_DRIVER(state);
-  (void)state;
   Allocation allocation;
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
       !find_allocation(pointer, &allocation))
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/memory_pool.h"
 #include "driver/recording.h"
@@ -99,11 +100,8 @@ void know_allocation(uint64_t address, uint64_t bytes, Device* device, MemoryPoo
 
 // Pool null: the current one of the stream's device.
 CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from_current,
-                  CUstream stream_handle) {
-  VGPU_CONTEXT(context);
+                  Stream* stream) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  Stream* stream = to_stream(stream_handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (bytes == 0) {  // as a real driver: nothing, and no error
     *out = 0;
     return CUDA_SUCCESS;
@@ -197,24 +195,17 @@ void pools_release_unused(Device* device) {
     if (pool->device == device && !pool->imported) pool->trim(0);
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
 // --- Allocation ---
 
-VGPU_API cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
+CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, Stream* stream) {
   return allocate(out, bytes, nullptr, true, stream);
 }
-VGPU_API cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool,
-                                 CUstream stream) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool,
+                                 Stream* stream) {
   return allocate(out, bytes, pool, false, stream);
 }
 
-VGPU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(stream_handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult cuMemFreeAsync(CUdeviceptr address, Stream* stream) {
   if (address == 0) return CUDA_SUCCESS;
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
@@ -226,9 +217,7 @@ VGPU_API cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle) {
 
 // --- Pools ---
 
-VGPU_API cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPoolCreate(Driver*, CUmemoryPool* out, const CUmemPoolProps* props) {
   if (!out || !props) return CUDA_ERROR_INVALID_VALUE;
   Device* device = nullptr;
   if (const CUresult result = device_of(&props->location, props->allocType, &device);
@@ -248,9 +237,7 @@ VGPU_API cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolDestroy(CUmemoryPool handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPoolDestroy(Driver*, CUmemoryPool handle) {
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!pool || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
@@ -261,9 +248,7 @@ VGPU_API cuMemPoolDestroy(CUmemoryPool handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPoolTrimTo(Driver*, CUmemoryPool handle, size_t keep_bytes) {
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!pool || pool->imported) return CUDA_ERROR_INVALID_VALUE;
@@ -271,9 +256,8 @@ VGPU_API cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPoolSetAttribute(Driver*, CUmemoryPool handle, CUmemPool_attribute attribute,
+                               void* value) {
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!pool || !value || pool->imported) return CUDA_ERROR_INVALID_VALUE;
@@ -303,9 +287,8 @@ VGPU_API cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPoolGetAttribute(Driver*, CUmemoryPool handle, CUmemPool_attribute attribute,
+                               void* value) {
   std::lock_guard lock(pools().mutex);
   const MemoryPool* pool = to_living_pool(handle);
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
@@ -335,8 +318,8 @@ VGPU_API cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
-  VGPU_DRIVER(state);
+CUresult cuMemPoolSetAccess(Driver* state, CUmemoryPool handle, const CUmemAccessDesc* map,
+                            size_t count) {
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!pool || (count && !map)) return CUDA_ERROR_INVALID_VALUE;
@@ -352,7 +335,8 @@ VGPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
     if (device == pool->device && wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
       return CUDA_ERROR_INVALID_VALUE;
     int can = device == pool->device;
-    if (!can && cuDeviceCanAccessPeer(&can, device->index, pool->device->index) == CUDA_SUCCESS &&
+    if (!can &&
+        cuDeviceCanAccessPeer(state, &can, device->index, pool->device->index) == CUDA_SUCCESS &&
         !can)
       return CUDA_ERROR_INVALID_DEVICE;
   }
@@ -360,9 +344,8 @@ VGPU_API cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, siz
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
+CUresult cuMemPoolGetAccess(Driver* state, CUmemAccess_flags* flags, CUmemoryPool handle,
                             CUmemLocation* location) {
-  VGPU_DRIVER(state);
   std::lock_guard lock(pools().mutex);
   const MemoryPool* pool = to_living_pool(handle);
   if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -379,10 +362,8 @@ VGPU_API cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
 
 // --- Which pool a device allocates from ---
 
-VGPU_API cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location,
+CUresult cuMemGetDefaultMemPool(Driver*, CUmemoryPool* out, CUmemLocation* location,
                                 CUmemAllocationType type) {
-  VGPU_DRIVER(state);
-  (void)state;
   Device* device = nullptr;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
@@ -391,9 +372,8 @@ VGPU_API cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location,
   *out = to_handle(default_pool(device));
   return CUDA_SUCCESS;
 }
-VGPU_API cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemGetMemPool(Driver*, CUmemoryPool* out, CUmemLocation* location,
+                         CUmemAllocationType type) {
   Device* device = nullptr;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
@@ -402,9 +382,8 @@ VGPU_API cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAlloca
   *out = to_handle(current_pool(device));
   return CUDA_SUCCESS;
 }
-VGPU_API cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemSetMemPool(Driver*, CUmemLocation* location, CUmemAllocationType type,
+                         CUmemoryPool handle) {
   Device* device = nullptr;
   if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
     return result;
@@ -415,25 +394,24 @@ VGPU_API cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
   device->current_pool = handle;
   return CUDA_SUCCESS;
 }
-VGPU_API cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) {
+CUresult cuDeviceGetDefaultMemPool(Driver* state, CUmemoryPool* out, CUdevice device) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  return cuMemGetDefaultMemPool(out, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
+  return cuMemGetDefaultMemPool(state, out, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
 }
-VGPU_API cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) {
+CUresult cuDeviceGetMemPool(Driver* state, CUmemoryPool* out, CUdevice device) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  return cuMemGetMemPool(out, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
+  return cuMemGetMemPool(state, out, &location, CU_MEM_ALLOCATION_TYPE_PINNED);
 }
-VGPU_API cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+CUresult cuDeviceSetMemPool(Driver* state, CUdevice device, CUmemoryPool pool) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  return cuMemSetMemPool(&location, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
+  return cuMemSetMemPool(state, &location, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
 }
 
 // --- Sharing ---
 
-VGPU_API cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle,
+CUresult cuMemPoolExportToShareableHandle(Driver* state, void* out, CUmemoryPool handle,
                                           CUmemAllocationHandleType type,
                                           unsigned long long flags) {
-  VGPU_DRIVER(state);
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!out || !pool || flags || pool->imported) return CUDA_ERROR_INVALID_VALUE;
@@ -452,11 +430,9 @@ VGPU_API cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle,
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle,
+CUresult cuMemPoolImportFromShareableHandle(Driver*, CUmemoryPool* out, void* handle,
                                             CUmemAllocationHandleType type,
                                             unsigned long long flags) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
@@ -477,9 +453,7 @@ VGPU_API cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle,
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemPoolExportPointer(Driver*, CUmemPoolPtrExportData* out, CUdeviceptr address) {
   Allocation allocation;
   if (!out || !find_allocation(address, &allocation) || allocation.address != address)
     return CUDA_ERROR_INVALID_VALUE;
@@ -493,10 +467,8 @@ VGPU_API cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle,
+CUresult cuMemPoolImportPointer(Driver*, CUdeviceptr* out, CUmemoryPool handle,
                                 CUmemPoolPtrExportData* share) {
-  VGPU_DRIVER(state);
-  (void)state;
   std::lock_guard lock(pools().mutex);
   MemoryPool* pool = to_living_pool(handle);
   if (!out || !share || !pool || !pool->imported) return CUDA_ERROR_INVALID_VALUE;
@@ -512,3 +484,5 @@ VGPU_API cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle,
   *out = address;
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

@@ -1,4 +1,5 @@
 #include "driver/api/module.h"
+#include "driver/entry_points.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -86,8 +87,7 @@ Function* to_function(const void* handle) {
   return function->magic == kFunctionMagic ? function : nullptr;
 }
 
-CUresult load_module(const void* data, CUmodule* out) {
-  VGPU_CONTEXT(context);
+CUresult load_module(Context* context, const void* data, CUmodule* out) {
   if (!data || !out) return CUDA_ERROR_INVALID_VALUE;
   Module* module = make_module(data, context, context->device, image::Keep::kGuess);
   if (!module->image) {
@@ -118,26 +118,25 @@ CUresult find_kernel(Module* module, const char* name, Function** out) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
-VGPU_API cuModuleLoadData(CUmodule* out, const void* image) { return load_module(image, out); }
-VGPU_API cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count,
+CUresult cuModuleLoadData(Context* context, CUmodule* out, const void* image) {
+  return load_module(context, image, out);
+}
+CUresult cuModuleLoadDataEx(Context* context, CUmodule* out, const void* image, unsigned int count,
                             CUjit_option* options, void** values) {
   // What a JIT compiler would report: nothing.
   for (unsigned i = 0; i < count && options && values; i++)
     if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
         options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
       values[i] = nullptr;
-  return load_module(image, out);
+  return load_module(context, image, out);
 }
-VGPU_API cuModuleLoadFatBinary(CUmodule* out, const void* image) { return load_module(image, out); }
-VGPU_API cuModuleLoad(CUmodule* out, const char* path) {
+CUresult cuModuleLoadFatBinary(Context* context, CUmodule* out, const void* image) {
+  return load_module(context, image, out);
+}
+CUresult cuModuleLoad(Context* context, CUmodule* out, const char* path) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   const std::vector<char> bytes = read_file(path);
   if (bytes.size() <= 1) return CUDA_ERROR_FILE_NOT_FOUND;
-  VGPU_CONTEXT(context);
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Module* module = make_module(bytes.data(), context, context->device, image::Keep::kThisCall);
   if (!module->image) {
@@ -148,13 +147,11 @@ VGPU_API cuModuleLoad(CUmodule* out, const char* path) {
   *out = reinterpret_cast<CUmodule>(module);
   return CUDA_SUCCESS;
 }
-VGPU_API cuModuleUnload(CUmodule handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuModuleUnload(Driver*, CUmodule handle) {
   Module* module = to_module(handle);
   return module && !module->is_library ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
 }
-VGPU_API cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+CUresult cuModuleGetLoadingMode(Driver*, CUmoduleLoadingMode* mode) {
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
   const char* wish = getenv("CUDA_MODULE_LOADING");
   *mode = wish && strcmp(wish, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
@@ -162,8 +159,6 @@ VGPU_API cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 }
 template <class Handle>
 static CUresult handle_of_kernel(const void* handle, const char* name, Handle* out) {
-  VGPU_DRIVER(state);
-  (void)state;
   Module* module = to_module(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!out || !name) return CUDA_ERROR_INVALID_VALUE;
@@ -174,14 +169,12 @@ static CUresult handle_of_kernel(const void* handle, const char* name, Handle* o
 }
 // Lazy loading ends where a function's handle is asked for, whether it is ever launched or not
 // (seen on an H200); that of a library's kernel does not count.
-VGPU_API cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+CUresult cuModuleGetFunction(Driver*, CUfunction* out, CUmodule handle, const char* name) {
   const CUresult result = handle_of_kernel(handle, name, out);
   if (result == CUDA_SUCCESS) make_resident(to_function(*out), device_for(to_module(handle)));
   return result;
 }
-VGPU_API cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuModuleGetFunctionCount(Driver*, unsigned int* count, CUmodule handle) {
   Module* module = to_module(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -189,9 +182,8 @@ VGPU_API cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
   *count = static_cast<unsigned>(module->image->kernels().size());
   return CUDA_SUCCESS;
 }
-VGPU_API cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count, CUmodule handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuModuleEnumerateFunctions(Driver*, CUfunction* functions, unsigned int count,
+                                    CUmodule handle) {
   Module* module = to_module(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!functions) return CUDA_ERROR_INVALID_VALUE;
@@ -205,10 +197,8 @@ VGPU_API cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count, C
   }
   return CUDA_SUCCESS;
 }
-VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,
+CUresult cuModuleGetGlobal_v2(Context*, CUdeviceptr* address, size_t* bytes, CUmodule handle,
                               const char* name) {
-  VGPU_CONTEXT(context);
-  (void)context;
   Module* module = to_module(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
@@ -217,9 +207,9 @@ VGPU_API cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
 
 // --- Libraries ---
 
-VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void**, unsigned int,
-                           CUlibraryOption* options, void** values, unsigned int option_count) {
-  VGPU_DRIVER(state);
+CUresult cuLibraryLoadData(Driver* state, CUlibrary* out, const void* code, CUjit_option*, void**,
+                           unsigned int, CUlibraryOption* options, void** values,
+                           unsigned int option_count) {
   if (!out || !code) return CUDA_ERROR_INVALID_VALUE;
   image::Keep keep = image::Keep::kGuess;
   for (unsigned i = 0; i < option_count && options && values; i++)
@@ -238,34 +228,31 @@ VGPU_API cuLibraryLoadData(CUlibrary* out, const void* code, CUjit_option*, void
   *out = reinterpret_cast<CUlibrary>(module);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* jit_options,
-                               void** jit_values, unsigned int jit_count, CUlibraryOption*, void**,
-                               unsigned int) {
+CUresult cuLibraryLoadFromFile(Driver* state, CUlibrary* out, const char* path,
+                               CUjit_option* jit_options, void** jit_values, unsigned int jit_count,
+                               CUlibraryOption*, void**, unsigned int) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   const std::vector<char> bytes = read_file(path);
   if (bytes.size() <= 1) return CUDA_ERROR_FILE_NOT_FOUND;
-  return cuLibraryLoadData(out, bytes.data(), jit_options, jit_values, jit_count, nullptr, nullptr,
-                           0);
+  return cuLibraryLoadData(state, out, bytes.data(), jit_options, jit_values, jit_count, nullptr,
+                           nullptr, 0);
 }
-VGPU_API cuLibraryUnload(CUlibrary handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuLibraryUnload(Driver*, CUlibrary handle) {
   Module* module = to_module(handle);
   return module && module->is_library ? unload(module) : CUDA_ERROR_INVALID_HANDLE;
 }
-VGPU_API cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
+CUresult cuLibraryGetKernel(Driver*, CUkernel* out, CUlibrary handle, const char* name) {
   return handle_of_kernel(handle, name, out);
 }
-VGPU_API cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
-  return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(handle));
+CUresult cuLibraryGetKernelCount(Driver* state, unsigned int* count, CUlibrary handle) {
+  return cuModuleGetFunctionCount(state, count, reinterpret_cast<CUmodule>(handle));
 }
-VGPU_API cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count, CUlibrary handle) {
-  return cuModuleEnumerateFunctions(reinterpret_cast<CUfunction*>(kernels), count,
+CUresult cuLibraryEnumerateKernels(Driver* state, CUkernel* kernels, unsigned int count,
+                                   CUlibrary handle) {
+  return cuModuleEnumerateFunctions(state, reinterpret_cast<CUfunction*>(kernels), count,
                                     reinterpret_cast<CUmodule>(handle));
 }
-VGPU_API cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuLibraryGetModule(Context*, CUmodule* out, CUlibrary handle) {
   Module* module = to_module(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -273,25 +260,21 @@ VGPU_API cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
   *out = reinterpret_cast<CUmodule>(module);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle,
+CUresult cuLibraryGetGlobal(Context* context, CUdeviceptr* address, size_t* bytes, CUlibrary handle,
                             const char* name) {
-  return cuModuleGetGlobal_v2(address, bytes, reinterpret_cast<CUmodule>(handle), name);
+  return cuModuleGetGlobal_v2(context, address, bytes, reinterpret_cast<CUmodule>(handle), name);
 }
-VGPU_API cuLibraryGetManaged(CUdeviceptr*, size_t*, CUlibrary handle, const char* name) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuLibraryGetManaged(Driver*, CUdeviceptr*, size_t*, CUlibrary handle, const char* name) {
   if (!to_module(handle)) return CUDA_ERROR_INVALID_HANDLE;
   return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
+CUresult cuLibraryGetUnifiedFunction(Driver*, void**, CUlibrary handle, const char*) {
   return to_module(handle) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // --- Kernels ---
 
-VGPU_API cuKernelGetFunction(CUfunction* out, CUkernel handle) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuKernelGetFunction(Context*, CUfunction* out, CUkernel handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -299,27 +282,29 @@ VGPU_API cuKernelGetFunction(CUfunction* out, CUkernel handle) {
   *out = reinterpret_cast<CUfunction>(function);
   return CUDA_SUCCESS;
 }
-VGPU_API cuKernelGetLibrary(CUlibrary* out, CUkernel handle) {
+CUresult cuKernelGetLibrary(Driver*, CUlibrary* out, CUkernel handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<CUlibrary>(function->module);
   return CUDA_SUCCESS;
 }
-VGPU_API cuFuncGetModule(CUmodule* out, CUfunction handle) {
-  return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(out), reinterpret_cast<CUkernel>(handle));
+CUresult cuFuncGetModule(Driver* state, CUmodule* out, CUfunction handle) {
+  return cuKernelGetLibrary(state, reinterpret_cast<CUlibrary*>(out),
+                            reinterpret_cast<CUkernel>(handle));
 }
-VGPU_API cuFuncGetName(const char** name, CUfunction handle) {
+CUresult cuFuncGetName(Driver*, const char** name, CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = function->name;
   return CUDA_SUCCESS;
 }
-VGPU_API cuKernelGetName(const char** name, CUkernel handle) {
-  return cuFuncGetName(name, reinterpret_cast<CUfunction>(handle));
+CUresult cuKernelGetName(Driver* state, const char** name, CUkernel handle) {
+  return cuFuncGetName(state, name, reinterpret_cast<CUfunction>(handle));
 }
-VGPU_API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* size) {
+CUresult cuFuncGetParamInfo(Driver*, CUfunction handle, size_t index, size_t* offset,
+                            size_t* size) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!offset || index >= function->info->params.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -327,10 +312,11 @@ VGPU_API cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, siz
   if (size) *size = function->info->params[index].size_bytes;
   return CUDA_SUCCESS;
 }
-VGPU_API cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* size) {
-  return cuFuncGetParamInfo(reinterpret_cast<CUfunction>(handle), index, offset, size);
+CUresult cuKernelGetParamInfo(Driver* state, CUkernel handle, size_t index, size_t* offset,
+                              size_t* size) {
+  return cuFuncGetParamInfo(state, reinterpret_cast<CUfunction>(handle), index, offset, size);
 }
-VGPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
+CUresult cuFuncIsLoaded(Driver*, CUfunctionLoadingState* state, CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
@@ -339,9 +325,11 @@ VGPU_API cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
                : CU_FUNCTION_LOADING_STATE_UNLOADED;
   return CUDA_SUCCESS;
 }
-VGPU_API cuFuncLoad(CUfunction handle) {
+CUresult cuFuncLoad(Driver*, CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   make_resident(function, device_for(function->module));
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

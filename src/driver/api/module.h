@@ -71,7 +71,7 @@ struct Module {
 
 // For the runtime's private tables: a module of the current context from a wrapper, fat binary,
 // cubin or PTX.
-CUresult load_module(const void* image, CUmodule* out);
+CUresult load_module(Context* context, const void* image, CUmodule* out);
 
 Module* to_module(const void* handle);      // a CUmodule or CUlibrary; null if it is neither
 Function* to_function(const void* handle);  // a CUfunction or CUkernel; null if it is neither

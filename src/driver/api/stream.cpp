@@ -1,20 +1,16 @@
 // Streams and events. Work is done at once, so nothing is ever pending; time is virtual (state.h).
 #include <string.h>
 
+#include "driver/entry_points.h"
 #include "driver/footprint.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
 #include "driver/state.h"
 
-using namespace tonnage::driver;
+namespace tonnage::driver {
 
-#define VGPU_STREAM(name, handle)                      \
-  VGPU_CONTEXT(context_of_##name);                     \
-  Stream* name = to_stream(handle, context_of_##name); \
-  if (!name) return CUDA_ERROR_INVALID_HANDLE
-
-VGPU_API cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
-  VGPU_CONTEXT(context);
+CUresult cuStreamCreateWithPriority(Context* context, CUstream* out, unsigned int flags,
+                                    int priority) {
   if (!out || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)))
     return CUDA_ERROR_INVALID_VALUE;
   auto* stream = new Stream;
@@ -31,12 +27,11 @@ VGPU_API cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int prior
   *out = to_handle(stream);
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamCreate(CUstream* out, unsigned int flags) {
-  return cuStreamCreateWithPriority(out, flags, 0);
+CUresult cuStreamCreate(Context* context, CUstream* out, unsigned int flags) {
+  return cuStreamCreateWithPriority(context, out, flags, 0);
 }
 
-VGPU_API cuStreamDestroy_v2(CUstream handle) {
-  VGPU_DRIVER(state);
+CUresult cuStreamDestroy_v2(Driver* state, CUstream handle) {
   if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
     return CUDA_ERROR_INVALID_HANDLE;
   auto* stream = reinterpret_cast<Stream*>(handle);
@@ -49,68 +44,54 @@ VGPU_API cuStreamDestroy_v2(CUstream handle) {
   delete stream;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+CUresult cuStreamDestroy(Driver* state, CUstream handle) {
+  return cuStreamDestroy_v2(state, handle);
+}
 
-VGPU_API cuStreamGetPriority(CUstream handle, int* priority) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetPriority(Stream* stream, int* priority) {
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
   *priority = stream->priority;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamGetFlags(CUstream handle, unsigned int* flags) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetFlags(Stream* stream, unsigned int* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = stream->flags;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamGetId(CUstream handle, unsigned long long* id) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetId(Stream* stream, unsigned long long* id) {
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   *id = stream->id;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetCtx(Stream* stream, CUcontext* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = to_handle(stream->context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetCtx_v2(Stream* stream, CUcontext* out, CUgreenCtx* green) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = to_handle(stream->context);
   if (green) *green = nullptr;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamGetDevice(CUstream handle, CUdevice* device) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetDevice(Stream* stream, CUdevice* device) {
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = stream->context->device->index;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamQuery(CUstream handle) {
-  VGPU_STREAM(stream, handle);
-  return capture_refuse_wait(stream);
-}
-VGPU_API cuStreamSynchronize(CUstream handle) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamQuery(Stream* stream) { return capture_refuse_wait(stream); }
+CUresult cuStreamSynchronize(Stream* stream) {
   if (const CUresult result = capture_refuse_wait(stream); result != CUDA_SUCCESS) return result;
   pools_on_synchronise(stream->context);
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamAttachMemAsync(CUstream handle, CUdeviceptr, size_t, unsigned int) {
-  VGPU_STREAM(stream, handle);
-  (void)stream;
-  return CUDA_SUCCESS;
-}
-VGPU_API cuStreamCopyAttributes(CUstream to, CUstream from) {
-  VGPU_STREAM(target, to);
-  Stream* source = to_stream(from, context_of_target);
+CUresult cuStreamAttachMemAsync(Stream*, CUdeviceptr, size_t, unsigned int) { return CUDA_SUCCESS; }
+CUresult cuStreamCopyAttributes(Stream* target, CUstream from) {
+  Stream* source = to_stream(from, target->context);
   if (!source) return CUDA_ERROR_INVALID_HANDLE;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamGetAttribute(Stream* stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   memset(value, 0, sizeof *value);
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = stream->priority;
@@ -118,17 +99,17 @@ VGPU_API cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstrea
     value->syncPolicy = CU_SYNC_POLICY_AUTO;
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute,
+CUresult cuStreamSetAttribute(Stream* stream, CUstreamAttrID attribute,
                               const CUstreamAttrValue* value) {
-  VGPU_STREAM(stream, handle);
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) stream->priority = value->priority;
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data,
-                             unsigned int flags) {
-  VGPU_STREAM(stream, handle);
+CUresult cuStreamAddCallback(Context* context, CUstream handle, CUstreamCallback callback,
+                             void* data, unsigned int flags) {
+  Stream* stream = to_stream(handle, context);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (!callback || flags) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
@@ -137,8 +118,7 @@ VGPU_API cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* d
   callback(handle, CUDA_SUCCESS, data);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
-  VGPU_STREAM(stream, handle);
+CUresult cuLaunchHostFunc(Stream* stream, CUhostFn function, void* data) {
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
@@ -153,8 +133,7 @@ VGPU_API cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
 // met since work is done at once; a wait on something that nobody will write cannot be told apart
 // from one that somebody will.
 namespace {
-CUresult write_value(CUstream handle, CUdeviceptr address, const void* value, size_t n) {
-  VGPU_STREAM(stream, handle);
+CUresult write_value(Stream* stream, CUdeviceptr address, const void* value, size_t n) {
   advance(stream);
   Allocation allocation;
   if (!find_allocation(address, &allocation)) return CUDA_ERROR_INVALID_VALUE;
@@ -164,50 +143,44 @@ CUresult write_value(CUstream handle, CUdeviceptr address, const void* value, si
     driver()->content.set(address, value, n);
   return CUDA_SUCCESS;
 }
-CUresult wait_value(CUstream handle) {
-  VGPU_STREAM(stream, handle);
+CUresult wait_value(Stream* stream) {
   advance(stream);
   return CUDA_SUCCESS;
 }
 }  // namespace
-VGPU_API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
+CUresult cuStreamWriteValue32_v2(Stream* stream, CUdeviceptr address, cuuint32_t value,
                                  unsigned int) {
   return write_value(stream, address, &value, 4);
 }
-VGPU_API cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value,
+CUresult cuStreamWriteValue64_v2(Stream* stream, CUdeviceptr address, cuuint64_t value,
                                  unsigned int) {
   return write_value(stream, address, &value, 8);
 }
-VGPU_API cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                              unsigned int) {
+CUresult cuStreamWriteValue32(Stream* stream, CUdeviceptr address, cuuint32_t value, unsigned int) {
   return write_value(stream, address, &value, 4);
 }
-VGPU_API cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,
-                              unsigned int) {
+CUresult cuStreamWriteValue64(Stream* stream, CUdeviceptr address, cuuint64_t value, unsigned int) {
   return write_value(stream, address, &value, 8);
 }
-VGPU_API cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr, cuuint32_t, unsigned int) {
+CUresult cuStreamWaitValue32_v2(Stream* stream, CUdeviceptr, cuuint32_t, unsigned int) {
   return wait_value(stream);
 }
-VGPU_API cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr, cuuint64_t, unsigned int) {
+CUresult cuStreamWaitValue64_v2(Stream* stream, CUdeviceptr, cuuint64_t, unsigned int) {
   return wait_value(stream);
 }
-VGPU_API cuStreamWaitValue32(CUstream stream, CUdeviceptr, cuuint32_t, unsigned int) {
+CUresult cuStreamWaitValue32(Stream* stream, CUdeviceptr, cuuint32_t, unsigned int) {
   return wait_value(stream);
 }
-VGPU_API cuStreamWaitValue64(CUstream stream, CUdeviceptr, cuuint64_t, unsigned int) {
+CUresult cuStreamWaitValue64(Stream* stream, CUdeviceptr, cuuint64_t, unsigned int) {
   return wait_value(stream);
 }
-VGPU_API cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+CUresult cuStreamBatchMemOp_v2(Stream* stream, unsigned int count,
                                CUstreamBatchMemOpParams* operations, unsigned int flags) {
   if (count && !operations) return CUDA_ERROR_INVALID_VALUE;
-  {
-    VGPU_STREAM(work, stream);
-    bool capturing = false;
-    if (const CUresult result = capture_state(work, &capturing); result != CUDA_SUCCESS)
-      return result;
-    if (capturing) return capture_batch_mem_op(work, count, operations, flags);
-  }
+  bool capturing = false;
+  if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
+    return result;
+  if (capturing) return capture_batch_mem_op(stream, count, operations, flags);
   for (unsigned i = 0; i < count; i++) {
     CUresult result = CUDA_SUCCESS;
     const CUstreamBatchMemOpParams& op = operations[i];
@@ -224,15 +197,14 @@ VGPU_API cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
   }
   return CUDA_SUCCESS;
 }
-VGPU_API cuStreamBatchMemOp(CUstream stream, unsigned int count,
+CUresult cuStreamBatchMemOp(Stream* stream, unsigned int count,
                             CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(stream, count, operations, flags);
 }
 
 // --- Events ---
 
-VGPU_API cuEventCreate(CUevent* out, unsigned int flags) {
-  VGPU_CONTEXT(context);
+CUresult cuEventCreate(Context* context, CUevent* out, unsigned int flags) {
   if (!out || (flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
     return CUDA_ERROR_INVALID_VALUE;
@@ -246,8 +218,7 @@ VGPU_API cuEventCreate(CUevent* out, unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuEventDestroy_v2(CUevent handle) {
-  VGPU_DRIVER(state);
+CUresult cuEventDestroy_v2(Driver* state, CUevent handle) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(state->objects_mutex);
@@ -256,10 +227,9 @@ VGPU_API cuEventDestroy_v2(CUevent handle) {
   delete event;
   return CUDA_SUCCESS;
 }
-VGPU_API cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+CUresult cuEventDestroy(Driver* state, CUevent handle) { return cuEventDestroy_v2(state, handle); }
 
-VGPU_API cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned int flags) {
-  VGPU_STREAM(stream, stream_handle);
+CUresult cuEventRecordWithFlags(CUevent handle, Stream* stream, unsigned int flags) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
@@ -272,12 +242,11 @@ VGPU_API cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
   event->recorded.store(true, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
-VGPU_API cuEventRecord(CUevent event, CUstream stream) {
+CUresult cuEventRecord(CUevent event, Stream* stream) {
   return cuEventRecordWithFlags(event, stream, 0);
 }
 
-VGPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
-  VGPU_STREAM(stream, stream_handle);
+CUresult cuStreamWaitEvent(Stream* stream, CUevent handle, unsigned int flags) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~1u) return CUDA_ERROR_INVALID_VALUE;
@@ -293,16 +262,12 @@ VGPU_API cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuEventQuery(CUevent handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuEventQuery(Driver*, CUevent handle) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   return capture_refuse_event(event);
 }
-VGPU_API cuEventSynchronize(CUevent handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuEventSynchronize(Driver*, CUevent handle) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = capture_refuse_event(event); result != CUDA_SUCCESS) return result;
@@ -310,9 +275,8 @@ VGPU_API cuEventSynchronize(CUevent handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUevent end_handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuEventElapsedTime_v2(Driver*, float* milliseconds, CUevent start_handle,
+                               CUevent end_handle) {
   Event* start = to_event(start_handle);
   Event* end = to_event(end_handle);
   if (!start || !end) return CUDA_ERROR_INVALID_HANDLE;
@@ -328,16 +292,18 @@ VGPU_API cuEventElapsedTime_v2(float* milliseconds, CUevent start_handle, CUeven
   if (units == 0) *milliseconds = 0.002f;
   return CUDA_SUCCESS;
 }
-VGPU_API cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  return cuEventElapsedTime_v2(milliseconds, start, end);
+CUresult cuEventElapsedTime(Driver* state, float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(state, milliseconds, start, end);
 }
-VGPU_API cuCtxRecordEvent(CUcontext handle, CUevent event) {
+CUresult cuCtxRecordEvent(Driver*, CUcontext handle, CUevent event) {
   Context* context = to_context(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  return cuEventRecord(event, nullptr);
+  return cuEventRecord(event, &context->legacy_stream);
 }
-VGPU_API cuCtxWaitEvent(CUcontext handle, CUevent event) {
+CUresult cuCtxWaitEvent(Driver*, CUcontext handle, CUevent event) {
   Context* context = to_context(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  return cuStreamWaitEvent(nullptr, event, 0);
+  return cuStreamWaitEvent(&context->legacy_stream, event, 0);
 }
+
+}  // namespace tonnage::driver

@@ -9,15 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "driver/entry_points.h"
 #include "driver/state.h"
 
-using namespace tonnage::driver;
+namespace tonnage::driver {
 
 namespace {
 
 CUresult clear_map(CUtensorMap* map, cuuint32_t rank, void* address, cuuint32_t least_rank) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!map || rank < least_rank || rank > 5 || !address || reinterpret_cast<uint64_t>(address) % 16)
     return CUDA_ERROR_INVALID_VALUE;
   memset(map, 0, sizeof *map);
@@ -31,7 +30,7 @@ struct Link {
 
 }  // namespace
 
-VGPU_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
                                 void* address, const cuuint64_t* dims, const cuuint64_t*,
                                 const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion,
@@ -39,14 +38,14 @@ VGPU_API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   if (!dims || !box) return CUDA_ERROR_INVALID_VALUE;
   return clear_map(map, rank, address, 1);
 }
-VGPU_API cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
                                  void* address, const cuuint64_t* dims, const cuuint64_t*,
                                  const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*,
                                  CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                  CUtensorMapFloatOOBfill) {
   return dims ? clear_map(map, rank, address, 3) : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
                                      void* address, const cuuint64_t* dims, const cuuint64_t*, int,
                                      int, cuuint32_t, cuuint32_t, const cuuint32_t*,
                                      CUtensorMapInterleave, CUtensorMapIm2ColWideMode,
@@ -54,20 +53,18 @@ VGPU_API cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDataType, cuui
                                      CUtensorMapFloatOOBfill) {
   return dims ? clear_map(map, rank, address, 3) : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   if (!map || !address || reinterpret_cast<uint64_t>(address) % 16) return CUDA_ERROR_INVALID_VALUE;
   memcpy(map, &address, sizeof address);
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkState* out) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuLinkCreate_v2(Context*, unsigned int, CUjit_option*, void**, CUlinkState* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<CUlinkState>(new Link);
   return CUDA_SUCCESS;
 }
-VGPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, size_t size,
+CUresult cuLinkAddData_v2(Driver*, CUlinkState handle, CUjitInputType type, void* data, size_t size,
                           const char*, unsigned int, CUjit_option*, void**) {
   if (!handle) return CUDA_ERROR_INVALID_HANDLE;
   if (!data || size == 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
@@ -76,7 +73,7 @@ VGPU_API cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, s
   reinterpret_cast<Link*>(handle)->images.push_back(std::move(image));
   return CUDA_SUCCESS;
 }
-VGPU_API cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* path,
+CUresult cuLinkAddFile_v2(Driver* state, CUlinkState handle, CUjitInputType type, const char* path,
                           unsigned int count, CUjit_option* options, void** values) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   FILE* file = fopen(path, "rbe");
@@ -85,9 +82,10 @@ VGPU_API cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* p
   char buffer[65536];
   for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;) bytes.append(buffer, n);
   fclose(file);
-  return cuLinkAddData_v2(handle, type, bytes.data(), bytes.size(), path, count, options, values);
+  return cuLinkAddData_v2(state, handle, type, bytes.data(), bytes.size(), path, count, options,
+                          values);
 }
-VGPU_API cuLinkComplete(CUlinkState handle, void** image, size_t* size) {
+CUresult cuLinkComplete(Driver*, CUlinkState handle, void** image, size_t* size) {
   if (!handle) return CUDA_ERROR_INVALID_HANDLE;
   auto* link = reinterpret_cast<Link*>(handle);
   if (!image || link->images.empty()) return CUDA_ERROR_INVALID_VALUE;
@@ -95,8 +93,10 @@ VGPU_API cuLinkComplete(CUlinkState handle, void** image, size_t* size) {
   if (size) *size = link->images.back().size();
   return CUDA_SUCCESS;
 }
-VGPU_API cuLinkDestroy(CUlinkState handle) {
+CUresult cuLinkDestroy(Driver*, CUlinkState handle) {
   if (!handle) return CUDA_ERROR_INVALID_HANDLE;
   delete reinterpret_cast<Link*>(handle);
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

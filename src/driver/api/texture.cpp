@@ -5,6 +5,7 @@
 #include <map>
 
 #include "driver/api/array.h"
+#include "driver/entry_points.h"
 
 namespace tonnage::driver {
 namespace {
@@ -67,8 +68,6 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& d) {
 // Calls `use` with a live reference.
 template <class Use>
 CUresult with(CUtexref handle, Use use) {
-  VGPU_DRIVER(state);
-  (void)state;
   std::lock_guard lock(table().mutex);
   const auto it = table().references.find(handle);
   return it == table().references.end() ? CUDA_ERROR_INVALID_VALUE : use(*it->second);
@@ -82,14 +81,9 @@ CUresult give(T* out, const T& value) {
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
+CUresult cuTexObjectCreate(Context*, CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
                            const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
-  VGPU_CONTEXT(context);
-  (void)context;
   if (!out || !resource || !texture) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check_resource(*resource); result != CUDA_SUCCESS) return result;
   const bool arrays = resource->resType == CU_RESOURCE_TYPE_ARRAY ||
@@ -101,38 +95,28 @@ VGPU_API cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
                             view != nullptr};
   return CUDA_SUCCESS;
 }
-VGPU_API cuTexObjectDestroy(CUtexObject object) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuTexObjectDestroy(Driver*, CUtexObject object) {
   std::lock_guard lock(table().mutex);
   return table().textures.erase(object) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUtexObject object) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuTexObjectGetResourceDesc(Driver*, CUDA_RESOURCE_DESC* out, CUtexObject object) {
   std::lock_guard lock(table().mutex);
   const auto it = table().textures.find(object);
   return it == table().textures.end() ? CUDA_ERROR_INVALID_VALUE : give(out, it->second.resource);
 }
-VGPU_API cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* out, CUtexObject object) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuTexObjectGetTextureDesc(Driver*, CUDA_TEXTURE_DESC* out, CUtexObject object) {
   std::lock_guard lock(table().mutex);
   const auto it = table().textures.find(object);
   return it == table().textures.end() ? CUDA_ERROR_INVALID_VALUE : give(out, it->second.texture);
 }
-VGPU_API cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* out, CUtexObject object) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuTexObjectGetResourceViewDesc(Driver*, CUDA_RESOURCE_VIEW_DESC* out, CUtexObject object) {
   std::lock_guard lock(table().mutex);
   const auto it = table().textures.find(object);
   return it == table().textures.end() || !it->second.has_view ? CUDA_ERROR_INVALID_VALUE
                                                               : give(out, it->second.view);
 }
 
-VGPU_API cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resource) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuSurfObjectCreate(Context*, CUsurfObject* out, const CUDA_RESOURCE_DESC* resource) {
   if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY)
     return CUDA_ERROR_INVALID_VALUE;
   Array array;
@@ -143,15 +127,11 @@ VGPU_API cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resourc
   table().surfaces[*out] = *resource;
   return CUDA_SUCCESS;
 }
-VGPU_API cuSurfObjectDestroy(CUsurfObject object) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuSurfObjectDestroy(Driver*, CUsurfObject object) {
   std::lock_guard lock(table().mutex);
   return table().surfaces.erase(object) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUsurfObject object) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuSurfObjectGetResourceDesc(Driver*, CUDA_RESOURCE_DESC* out, CUsurfObject object) {
   std::lock_guard lock(table().mutex);
   const auto it = table().surfaces.find(object);
   return it == table().surfaces.end() ? CUDA_ERROR_INVALID_VALUE : give(out, it->second);
@@ -159,9 +139,7 @@ VGPU_API cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUsurfObject objec
 
 // --- References ---
 
-VGPU_API cuTexRefCreate(CUtexref* out) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuTexRefCreate(Context*, CUtexref* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   auto reference = std::make_unique<TextureReference>();
   std::lock_guard lock(table().mutex);
@@ -169,13 +147,11 @@ VGPU_API cuTexRefCreate(CUtexref* out) {
   table().references[*out] = std::move(reference);
   return CUDA_SUCCESS;
 }
-VGPU_API cuTexRefDestroy(CUtexref handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuTexRefDestroy(Driver*, CUtexref handle) {
   std::lock_guard lock(table().mutex);
   return table().references.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuTexRefSetArray(CUtexref handle, CUarray array_handle, unsigned int) {
+CUresult cuTexRefSetArray(Driver*, CUtexref handle, CUarray array_handle, unsigned int) {
   Array array;
   if (!find_array(array_handle, &array)) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
@@ -187,7 +163,7 @@ VGPU_API cuTexRefSetArray(CUtexref handle, CUarray array_handle, unsigned int) {
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetMipmappedArray(CUtexref handle, CUmipmappedArray array, unsigned int) {
+CUresult cuTexRefSetMipmappedArray(Driver*, CUtexref handle, CUmipmappedArray array, unsigned int) {
   if (!is_mipmapped_array(array)) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
     t.mipmapped = array;
@@ -196,7 +172,8 @@ VGPU_API cuTexRefSetMipmappedArray(CUtexref handle, CUmipmappedArray array, unsi
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetAddress_v2(size_t* offset, CUtexref handle, CUdeviceptr address, size_t) {
+CUresult cuTexRefSetAddress_v2(Driver*, size_t* offset, CUtexref handle, CUdeviceptr address,
+                               size_t) {
   return with(handle, [&](TextureReference& t) {
     t.address = address;
     t.array = nullptr;
@@ -205,7 +182,7 @@ VGPU_API cuTexRefSetAddress_v2(size_t* offset, CUtexref handle, CUdeviceptr addr
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor,
+CUresult cuTexRefSetAddress2D_v3(Driver*, CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor,
                                  CUdeviceptr address, size_t) {
   if (!descriptor) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
@@ -217,117 +194,114 @@ VGPU_API cuTexRefSetAddress2D_v3(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* d
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetAddress2D_v2(CUtexref handle, const CUDA_ARRAY_DESCRIPTOR* descriptor,
-                                 CUdeviceptr address, size_t pitch) {
-  return cuTexRefSetAddress2D_v3(handle, descriptor, address, pitch);
+CUresult cuTexRefSetAddress2D_v2(Driver* state, CUtexref handle,
+                                 const CUDA_ARRAY_DESCRIPTOR* descriptor, CUdeviceptr address,
+                                 size_t pitch) {
+  return cuTexRefSetAddress2D_v3(state, handle, descriptor, address, pitch);
 }
-VGPU_API cuTexRefSetFormat(CUtexref handle, CUarray_format format, int channels) {
+CUresult cuTexRefSetFormat(Driver*, CUtexref handle, CUarray_format format, int channels) {
   return with(handle, [&](TextureReference& t) {
     t.format = format;
     t.channels = channels;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetAddressMode(CUtexref handle, int dimension, CUaddress_mode mode) {
+CUresult cuTexRefSetAddressMode(Driver*, CUtexref handle, int dimension, CUaddress_mode mode) {
   if (dimension < 0 || dimension > 2) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
     t.address_mode[dimension] = mode;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetFilterMode(CUtexref handle, CUfilter_mode mode) {
+CUresult cuTexRefSetFilterMode(Driver*, CUtexref handle, CUfilter_mode mode) {
   return with(handle, [&](TextureReference& t) { return t.filter = mode, CUDA_SUCCESS; });
 }
-VGPU_API cuTexRefSetMipmapFilterMode(CUtexref handle, CUfilter_mode mode) {
+CUresult cuTexRefSetMipmapFilterMode(Driver*, CUtexref handle, CUfilter_mode mode) {
   return with(handle, [&](TextureReference& t) { return t.mipmap_filter = mode, CUDA_SUCCESS; });
 }
-VGPU_API cuTexRefSetMipmapLevelBias(CUtexref handle, float bias) {
+CUresult cuTexRefSetMipmapLevelBias(Driver*, CUtexref handle, float bias) {
   return with(handle, [&](TextureReference& t) { return t.bias = bias, CUDA_SUCCESS; });
 }
-VGPU_API cuTexRefSetMipmapLevelClamp(CUtexref handle, float low, float high) {
+CUresult cuTexRefSetMipmapLevelClamp(Driver*, CUtexref handle, float low, float high) {
   return with(handle, [&](TextureReference& t) {
     return t.clamp_low = low, t.clamp_high = high, CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetMaxAnisotropy(CUtexref handle, unsigned int most) {
+CUresult cuTexRefSetMaxAnisotropy(Driver*, CUtexref handle, unsigned int most) {
   return with(handle, [&](TextureReference& t) { return t.anisotropy = most, CUDA_SUCCESS; });
 }
-VGPU_API cuTexRefSetBorderColor(CUtexref handle, float* color) {
+CUresult cuTexRefSetBorderColor(Driver*, CUtexref handle, float* color) {
   if (!color) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
     memcpy(t.border, color, sizeof t.border);
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefSetFlags(CUtexref handle, unsigned int flags) {
+CUresult cuTexRefSetFlags(Driver*, CUtexref handle, unsigned int flags) {
   return with(handle, [&](TextureReference& t) { return t.flags = flags, CUDA_SUCCESS; });
 }
 
-VGPU_API cuTexRefGetAddress_v2(CUdeviceptr* out, CUtexref handle) {
+CUresult cuTexRefGetAddress_v2(Driver*, CUdeviceptr* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) {
     return t.address ? give(out, t.address) : CUDA_ERROR_INVALID_VALUE;
   });
 }
-VGPU_API cuTexRefGetArray(CUarray* out, CUtexref handle) {
+CUresult cuTexRefGetArray(Driver*, CUarray* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) {
     return t.array ? give(out, t.array) : CUDA_ERROR_INVALID_VALUE;
   });
 }
-VGPU_API cuTexRefGetMipmappedArray(CUmipmappedArray* out, CUtexref handle) {
+CUresult cuTexRefGetMipmappedArray(Driver*, CUmipmappedArray* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) {
     return t.mipmapped ? give(out, t.mipmapped) : CUDA_ERROR_INVALID_VALUE;
   });
 }
-VGPU_API cuTexRefGetAddressMode(CUaddress_mode* out, CUtexref handle, int dimension) {
+CUresult cuTexRefGetAddressMode(Driver*, CUaddress_mode* out, CUtexref handle, int dimension) {
   if (dimension < 0 || dimension > 2) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) { return give(out, t.address_mode[dimension]); });
 }
-VGPU_API cuTexRefGetFilterMode(CUfilter_mode* out, CUtexref handle) {
+CUresult cuTexRefGetFilterMode(Driver*, CUfilter_mode* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) { return give(out, t.filter); });
 }
-VGPU_API cuTexRefGetFormat(CUarray_format* format, int* channels, CUtexref handle) {
+CUresult cuTexRefGetFormat(Driver*, CUarray_format* format, int* channels, CUtexref handle) {
   return with(handle, [&](TextureReference& t) {
     if (format) *format = t.format;
     if (channels) *channels = t.channels;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefGetMipmapFilterMode(CUfilter_mode* out, CUtexref handle) {
+CUresult cuTexRefGetMipmapFilterMode(Driver*, CUfilter_mode* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) { return give(out, t.mipmap_filter); });
 }
-VGPU_API cuTexRefGetMipmapLevelBias(float* out, CUtexref handle) {
+CUresult cuTexRefGetMipmapLevelBias(Driver*, float* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) { return give(out, t.bias); });
 }
-VGPU_API cuTexRefGetMipmapLevelClamp(float* low, float* high, CUtexref handle) {
+CUresult cuTexRefGetMipmapLevelClamp(Driver*, float* low, float* high, CUtexref handle) {
   return with(handle, [&](TextureReference& t) {
     if (low) *low = t.clamp_low;
     if (high) *high = t.clamp_high;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefGetMaxAnisotropy(int* out, CUtexref handle) {
+CUresult cuTexRefGetMaxAnisotropy(Driver*, int* out, CUtexref handle) {
   return with(handle,
               [&](TextureReference& t) { return give(out, static_cast<int>(t.anisotropy)); });
 }
-VGPU_API cuTexRefGetBorderColor(float* out, CUtexref handle) {
+CUresult cuTexRefGetBorderColor(Driver*, float* out, CUtexref handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   return with(handle, [&](TextureReference& t) {
     memcpy(out, t.border, sizeof t.border);
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuTexRefGetFlags(unsigned int* out, CUtexref handle) {
+CUresult cuTexRefGetFlags(Driver*, unsigned int* out, CUtexref handle) {
   return with(handle, [&](TextureReference& t) { return give(out, t.flags); });
 }
 
 // Surface references come only from modules of CUDA 11 and older, which have none here.
-VGPU_API cuSurfRefSetArray(CUsurfref, CUarray, unsigned int) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuSurfRefSetArray(Driver*, CUsurfref, CUarray, unsigned int) {
   return CUDA_ERROR_INVALID_HANDLE;
 }
-VGPU_API cuSurfRefGetArray(CUarray*, CUsurfref) {
-  VGPU_DRIVER(state);
-  (void)state;
-  return CUDA_ERROR_INVALID_HANDLE;
-}
+CUresult cuSurfRefGetArray(Driver*, CUarray*, CUsurfref) { return CUDA_ERROR_INVALID_HANDLE; }
+
+}  // namespace tonnage::driver

@@ -1,5 +1,6 @@
 // Virtual memory management: reservations, physical memory, mappings.
 #include "driver/api/virtual_memory.h"
+#include "driver/entry_points.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -162,16 +163,10 @@ void release_range(uint64_t address, uint64_t) {
   tables().ranges.erase(it);
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
 // --- Addresses ---
 
-VGPU_API cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr,
+CUresult cuMemAddressReserve(Driver*, CUdeviceptr* out, size_t size, size_t alignment, CUdeviceptr,
                              unsigned long long flags) {
-  VGPU_DRIVER(state);
-  (void)state;
   // The wanted address is a hint that may be ignored.
   if (!out || size == 0 || size % gpu::kAllocationGranularity || flags ||
       (alignment & (alignment - 1)))
@@ -184,9 +179,7 @@ VGPU_API cuMemAddressReserve(CUdeviceptr* out, size_t size, size_t alignment, CU
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemAddressFree(CUdeviceptr address, size_t size) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemAddressFree(Driver*, CUdeviceptr address, size_t size) {
   std::lock_guard lock(virtual_mutex());
   const auto it = tables().reservations.find(address);
   if (it == tables().reservations.end() || it->second != size) return CUDA_ERROR_INVALID_VALUE;
@@ -200,10 +193,8 @@ VGPU_API cuMemAddressFree(CUdeviceptr address, size_t size) {
 
 // --- Physical memory ---
 
-VGPU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* prop,
+CUresult cuMemGetAllocationGranularity(Driver*, size_t* out, const CUmemAllocationProp* prop,
                                        CUmemAllocationGranularity_flags option) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || !prop ||
       (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
@@ -213,10 +204,8 @@ VGPU_API cuMemGetAllocationGranularity(size_t* out, const CUmemAllocationProp* p
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size,
+CUresult cuMemCreate(Driver* state, CUmemGenericAllocationHandle* out, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || size == 0 || size % gpu::kAllocationGranularity || flags)
     return CUDA_ERROR_INVALID_VALUE;
   load_recorder();
@@ -237,9 +226,7 @@ VGPU_API cuMemCreate(CUmemGenericAllocationHandle* out, size_t size,
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemRelease(CUmemGenericAllocationHandle handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemRelease(Driver*, CUmemGenericAllocationHandle handle) {
   std::lock_guard lock(virtual_mutex());
   Physical* physical = to_physical(handle);
   if (!physical || physical->references == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -248,9 +235,7 @@ VGPU_API cuMemRelease(CUmemGenericAllocationHandle handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* address) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuMemRetainAllocationHandle(Driver*, CUmemGenericAllocationHandle* out, void* address) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
   const auto* mapping = mapping_at(reinterpret_cast<uint64_t>(address));
@@ -260,10 +245,8 @@ VGPU_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* ad
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out,
+CUresult cuMemGetAllocationPropertiesFromHandle(Driver*, CUmemAllocationProp* out,
                                                 CUmemGenericAllocationHandle handle) {
-  VGPU_DRIVER(state);
-  (void)state;
   std::lock_guard lock(virtual_mutex());
   const Physical* physical = to_physical(handle);
   if (!out || !physical) return CUDA_ERROR_INVALID_VALUE;
@@ -273,9 +256,8 @@ VGPU_API cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out,
 
 // --- Mappings ---
 
-VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+CUresult cuMemMap(Driver* state, CUdeviceptr address, size_t size, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  VGPU_DRIVER(state);
   if (address == 0 || size == 0 || address % gpu::kAllocationGranularity ||
       size % gpu::kAllocationGranularity || offset % gpu::kAllocationGranularity || flags)
     return CUDA_ERROR_INVALID_VALUE;
@@ -306,8 +288,7 @@ VGPU_API cuMemMap(CUdeviceptr address, size_t size, size_t offset,
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemUnmap(CUdeviceptr address, size_t size) {
-  VGPU_DRIVER(state);
+CUresult cuMemUnmap(Driver* state, CUdeviceptr address, size_t size) {
   if (address == 0 || size == 0 || address % gpu::kAllocationGranularity ||
       size % gpu::kAllocationGranularity || address + size < address)
     return CUDA_ERROR_INVALID_VALUE;
@@ -335,9 +316,8 @@ VGPU_API cuMemUnmap(CUdeviceptr address, size_t size) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions,
-                        size_t count) {
-  VGPU_DRIVER(state);
+CUresult cuMemSetAccess(Driver* state, CUdeviceptr address, size_t size,
+                        const CUmemAccessDesc* descriptions, size_t count) {
   if (address == 0 || size == 0 || address % gpu::kAllocationGranularity ||
       size % gpu::kAllocationGranularity || address + size < address || !descriptions || count == 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -359,9 +339,8 @@ VGPU_API cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc*
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+CUresult cuMemGetAccess(Driver* state, unsigned long long* flags, const CUmemLocation* location,
                         CUdeviceptr address) {
-  VGPU_DRIVER(state);
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
   if (!state->device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
@@ -375,10 +354,8 @@ VGPU_API cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 
 // --- Sharing ---
 
-VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
+CUresult cuMemExportToShareableHandle(Driver*, void* out, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(virtual_mutex());
   Physical* physical = to_physical(handle);
@@ -400,10 +377,8 @@ VGPU_API cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* os_handle,
+CUresult cuMemImportFromShareableHandle(Driver*, CUmemGenericAllocationHandle* out, void* os_handle,
                                         CUmemAllocationHandleType type) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
@@ -426,13 +401,13 @@ VGPU_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuMemGetHandleForAddressRange(void* out, CUdeviceptr address, size_t size,
+CUresult cuMemGetHandleForAddressRange(Driver*, void* out, CUdeviceptr address, size_t size,
                                        CUmemRangeHandleType type, unsigned long long) {
-  VGPU_DRIVER(state);
-  (void)state;
   Allocation allocation;
   if (!out || size == 0 || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
       !find_allocation(address, &allocation))
     return CUDA_ERROR_INVALID_VALUE;
   return CUDA_ERROR_NOT_SUPPORTED;  // there is no kernel driver that could make a dma-buf
 }
+
+}  // namespace tonnage::driver

@@ -16,6 +16,8 @@
 
 #include "abi/bridge.h"
 #include "driver/api/module.h"
+#include "driver/enter.h"
+#include "driver/entry_points.h"
 #include "driver/export_tables/integrity_digest.h"
 #include "driver/recording.h"
 #include "driver/state.h"
@@ -27,6 +29,12 @@ using Slot = void*;
 template <class F>
 Slot slot(F* function) {
   return reinterpret_cast<Slot>(function);
+}
+
+// A slot in front of a typed function, as the C entries are (driver/enter.h).
+template <auto kFunction>
+Slot typed_slot() {
+  return slot(Entry<kFunction>::call);
 }
 
 CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
@@ -46,20 +54,19 @@ CUresult runtime_notice() { return CUDA_SUCCESS; }
 
 // --- Modules from the runtime's own fat binaries ---
 
-CUresult module_from_wrapper(CUmodule* out, const void* wrapper) {
-  return load_module(wrapper, out);
+CUresult module_from_wrapper(Context* context, CUmodule* out, const void* wrapper) {
+  return load_module(context, wrapper, out);
 }
-CUresult module_from_wrapper_ext(CUmodule* out, const void* wrapper, void*, void*, unsigned) {
-  return load_module(wrapper, out);
+CUresult module_from_wrapper_ext(Context* context, CUmodule* out, const void* wrapper, void*, void*,
+                                 unsigned) {
+  return load_module(context, wrapper, out);
 }
-CUresult module_from_fatbin(const void* fatbin, CUmodule* out, void*, void*, unsigned) {
-  return load_module(fatbin, out);
+CUresult module_from_fatbin(Context* context, const void* fatbin, CUmodule* out, void*, void*,
+                            unsigned) {
+  return load_module(context, fatbin, out);
 }
 // The handle only: the context is made when it is retained.
-CUresult primary_context(CUcontext* out, CUdevice handle) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult primary_context(Driver* state, CUcontext* out, Device* device) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = to_handle(primary_context_object(state, device));
   return CUDA_SUCCESS;
@@ -205,17 +212,14 @@ CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t resul
   add(&integrity, 8);
   add(&check, 8);
   add(&unix_seconds, 8);
-  int count = 0;
-  cuDeviceGetCount(&count);
-  for (int device = 0; device < count; device++) {
-    CUuuid uuid;
-    cuDeviceGetUuid_v2(&uuid, device);
-    int place[3];
-    cuDeviceGetAttribute(&place[0], CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device);
-    cuDeviceGetAttribute(&place[1], CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device);
-    cuDeviceGetAttribute(&place[2], CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device);
-    add(&uuid, 16);
-    add(place, 12);
+  if (const Driver* state = driver()) {
+    for (const auto& device : state->devices) {
+      const int32_t* attributes = device->card->attributes;
+      add(device->card->uuid, 16);
+      add(&attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID], 4);
+      add(&attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID], 4);
+      add(&attributes[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID], 4);
+    }
   }
   uint8_t outer[32];
   for (int i = 0; i < 16; i++) outer[i] = key[i] ^ 0x5c;
@@ -237,29 +241,29 @@ void fill(Slot (&table)[N], size_t slots) {
 }
 
 void make_tables() {
-  g_runtime[1] = slot(module_from_wrapper);
-  g_runtime[2] = slot(primary_context);
-  g_runtime[6] = slot(module_from_wrapper_ext);
-  g_runtime[8] = slot(module_from_fatbin);
+  g_runtime[1] = typed_slot<&module_from_wrapper>();
+  g_runtime[2] = typed_slot<&primary_context>();
+  g_runtime[6] = typed_slot<&module_from_wrapper_ext>();
+  g_runtime[8] = typed_slot<&module_from_fatbin>();
   fill<1>(g_runtime, 13);
   g_tls[2] = slot(runtime_notice);
   fill<2>(g_tls, 4);
   g_tools[2] = slot(tools_buffer_1);
   g_tools[6] = slot(tools_buffer_2);
   fill<3>(g_tools, 7);
-  g_storage[0] = slot(storage_put);  // the one table without a size
-  g_storage[1] = slot(storage_delete);
-  g_storage[2] = slot(storage_get);
+  g_storage[0] = typed_slot<&storage_put>();  // the one table without a size
+  g_storage[1] = typed_slot<&storage_delete>();
+  g_storage[2] = typed_slot<&storage_get>();
   g_context_bypass[1] = slot(not_supported);
   fill<5>(g_context_bypass, 2);
   g_heap[1] = g_heap[2] = slot(not_supported);
   fill<6>(g_heap, 3);
   g_device_ext[5] = slot(device_attribute_ext);
-  g_device_ext[13] = slot(device_something);
+  g_device_ext[13] = typed_slot<&device_something>();
   fill<7>(g_device_ext, 26);
-  g_integrity[1] = slot(integrity_check);
+  g_integrity[1] = typed_slot<&integrity_check>();
   fill<8>(g_integrity, 3);
-  g_context_checks[2] = slot(context_check);
+  g_context_checks[2] = typed_slot<&context_check>();
   g_context_checks[3] = slot(context_check_3);
   fill<9>(g_context_checks, 15);
   g_table_93[4] = slot(runtime_notice);
@@ -317,11 +321,8 @@ const TableId kTables[] = {
 };
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuGetExportTable(const void** table, const CUuuid* id) {
+CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   if (!table || !id) return CUDA_ERROR_INVALID_VALUE;
   static std::once_flag once;
   std::call_once(once, make_tables);
@@ -337,3 +338,5 @@ VGPU_API cuGetExportTable(const void** table, const CUuuid* id) {
   *table = g_unknown;
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {
@@ -104,14 +105,11 @@ CUresult append(Stream* stream, NodeParams params) {
   return CUDA_SUCCESS;
 }
 
-CUresult begin(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
+CUresult begin(Stream* stream, CUgraph graph_handle, const CUgraphNode* dependencies,
                const CUgraphEdgeData* data, size_t count, CUstreamCaptureMode mode, bool existing) {
-  VGPU_CONTEXT(context);
   if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
       mode != CU_STREAM_CAPTURE_MODE_RELAXED)
     return CUDA_ERROR_INVALID_VALUE;
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (is_legacy(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   GraphLock lock;
   if (session_of(stream)) return CUDA_ERROR_ILLEGAL_STATE;
@@ -168,11 +166,9 @@ bool joined(CaptureSession* session) {
   return true;
 }
 
-CUresult status(CUstream handle, CaptureSession** out) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (is_legacy(stream) && blocking_capture(context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+CUresult status(Stream* stream, CaptureSession** out) {
+  if (is_legacy(stream) && blocking_capture(stream->context))
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   *out = session_of(stream);
   return CUDA_SUCCESS;
 }
@@ -182,17 +178,16 @@ CUstreamCaptureStatus status_of(const CaptureSession* session) {
   return session->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-CUresult capture_info(CUstream handle, CUstreamCaptureStatus* out_status, cuuint64_t* id,
+CUresult capture_info(Stream* stream, CUstreamCaptureStatus* out_status, cuuint64_t* id,
                       CUgraph* graph, const CUgraphNode** dependencies,
                       const CUgraphEdgeData** data, size_t* count) {
   if (!out_status || (data && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
-  VGPU_CONTEXT(context);
   GraphLock lock;
   CaptureSession* session = nullptr;
-  if (const CUresult result = status(handle, &session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = status(stream, &session); result != CUDA_SUCCESS) return result;
   *out_status = status_of(session);
   if (*out_status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
-  CaptureSession::Place& place = session->streams[to_stream(handle, context)];
+  CaptureSession::Place& place = session->streams[stream];
   place.nodes.clear();
   place.data.clear();
   for (const Edge& edge : place.frontier) {
@@ -208,11 +203,8 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* out_status, cuuint
   return CUDA_SUCCESS;
 }
 
-CUresult update_dependencies(CUstream handle, const CUgraphNode* nodes, const CUgraphEdgeData* data,
+CUresult update_dependencies(Stream* stream, const CUgraphNode* nodes, const CUgraphEdgeData* data,
                              size_t count, unsigned flags) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   CaptureSession* session = nullptr;
@@ -467,25 +459,19 @@ void capture_stream_destroyed(Stream* stream) {
   if (session->origin == stream) end(session);  // nobody can end it any more
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
-VGPU_API cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCapture_v2(Stream* stream, CUstreamCaptureMode mode) {
   return begin(stream, nullptr, nullptr, nullptr, 0, mode, false);
 }
-VGPU_API cuStreamBeginCapture(CUstream stream) {
+CUresult cuStreamBeginCapture(Stream* stream) {
   return cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
-VGPU_API cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
-                                     const CUgraphNode* dependencies, const CUgraphEdgeData* data,
-                                     size_t count, CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(Stream* stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* data, size_t count,
+                                     CUstreamCaptureMode mode) {
   return begin(stream, graph, dependencies, data, count, mode, true);
 }
 
-VGPU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuThreadExchangeStreamCaptureMode(Driver*, CUstreamCaptureMode* mode) {
   if (!mode ||
       (*mode != CU_STREAM_CAPTURE_MODE_GLOBAL && *mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
        *mode != CU_STREAM_CAPTURE_MODE_RELAXED))
@@ -494,10 +480,7 @@ VGPU_API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuStreamEndCapture(CUstream handle, CUgraph* out) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult cuStreamEndCapture(Stream* stream, CUgraph* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   CaptureSession* session = stream->capture.load();
@@ -521,7 +504,7 @@ VGPU_API cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* out) {
+CUresult cuStreamIsCapturing(Stream* stream, CUstreamCaptureStatus* out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   CaptureSession* session = nullptr;
@@ -530,26 +513,27 @@ VGPU_API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* out) {
   return result;
 }
 
-VGPU_API cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status_out,
-                                cuuint64_t* id) {
+CUresult cuStreamGetCaptureInfo(Stream* stream, CUstreamCaptureStatus* status_out, cuuint64_t* id) {
   return capture_info(stream, status_out, id, nullptr, nullptr, nullptr, nullptr);
 }
-VGPU_API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status_out,
+CUresult cuStreamGetCaptureInfo_v2(Stream* stream, CUstreamCaptureStatus* status_out,
                                    cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
                                    size_t* count) {
   return capture_info(stream, status_out, id, graph, dependencies, nullptr, count);
 }
-VGPU_API cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status_out,
+CUresult cuStreamGetCaptureInfo_v3(Stream* stream, CUstreamCaptureStatus* status_out,
                                    cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
                                    const CUgraphEdgeData** data, size_t* count) {
   return capture_info(stream, status_out, id, graph, dependencies, data, count);
 }
-VGPU_API cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, size_t count,
+CUresult cuStreamUpdateCaptureDependencies(Stream* stream, CUgraphNode* nodes, size_t count,
                                            unsigned int flags) {
   return update_dependencies(stream, nodes, nullptr, count, flags);
 }
-VGPU_API cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes,
+CUresult cuStreamUpdateCaptureDependencies_v2(Stream* stream, CUgraphNode* nodes,
                                               const CUgraphEdgeData* data, size_t count,
                                               unsigned int flags) {
   return update_dependencies(stream, nodes, data, count, flags);
 }
+
+}  // namespace tonnage::driver

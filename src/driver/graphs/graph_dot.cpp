@@ -1,6 +1,7 @@
 // cuGraphDebugDotPrint: a graph as a DOT file.
 #include <stdio.h>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {
@@ -69,13 +70,8 @@ void write_graph(FILE* file, const Graph& graph, unsigned flags) {
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int flags) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphDebugDotPrint(Driver*, CUgraph handle, const char* path, unsigned int flags) {
   GraphLock lock;
   const Graph* graph = to_graph(handle);
   if (!graph || !path) return CUDA_ERROR_INVALID_VALUE;
@@ -86,3 +82,5 @@ VGPU_API cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int fla
   fprintf(file, "}\n");
   return fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
+
+}  // namespace tonnage::driver

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "driver/api/copy.h"
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {
@@ -192,8 +193,6 @@ void adopt(Graph& old_graph, const Graph& new_graph) {
 }
 
 CUresult update(CUgraphExec exec_handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo* info) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   const std::shared_ptr<GraphExec> exec = to_exec(exec_handle);
   Graph* graph = to_graph(graph_handle);
@@ -209,8 +208,6 @@ CUresult update(CUgraphExec exec_handle, CUgraph graph_handle, CUgraphExecUpdate
 
 // Changes one node of an executable graph; `node` is of the graph that it was made from.
 CUresult set_exec_params(CUgraphExec exec_handle, CUgraphNode node, const CUgraphNodeParams& api) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   const std::shared_ptr<GraphExec> exec = to_exec(exec_handle);
   GraphNode* source = to_node(node);
@@ -322,36 +319,28 @@ CUresult run(GraphExec* exec, const Graph& graph, const std::vector<GraphNode*>&
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphInstantiateWithFlags(Driver*, CUgraphExec* out, CUgraph graph,
+                                     unsigned long long flags) {
   GraphLock lock;
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
     return CUDA_ERROR_INVALID_VALUE;  // needs a stream: WithParams
   return instantiate(out, graph, flags).code;
 }
-VGPU_API cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                               size_t log_bytes) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphInstantiate_v2(Driver*, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node,
+                               char* log, size_t log_bytes) {
   GraphLock lock;
   const Verdict verdict = instantiate(out, graph, 0);
   if (error_node) *error_node = to_handle(verdict.node);
   if (log && log_bytes) log[0] = 0;
   return verdict.code;
 }
-VGPU_API cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log,
-                            size_t log_bytes) {
-  return cuGraphInstantiate_v2(out, graph, error_node, log, log_bytes);
+CUresult cuGraphInstantiate(Driver* state, CUgraphExec* out, CUgraph graph, CUgraphNode* error_node,
+                            char* log, size_t log_bytes) {
+  return cuGraphInstantiate_v2(state, out, graph, error_node, log, log_bytes);
 }
-VGPU_API cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph,
+CUresult cuGraphInstantiateWithParams(Driver* state, CUgraphExec* out, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   const Verdict verdict = instantiate(out, graph, params->flags);
@@ -361,15 +350,13 @@ VGPU_API cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph,
     return verdict.code;
   const CUresult result = cuGraphUpload(*out, params->hUploadStream);
   if (result != CUDA_SUCCESS) {
-    cuGraphExecDestroy(*out);
+    cuGraphExecDestroy(state, *out);
     params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
   }
   return result;
 }
 
-VGPU_API cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphExecGetFlags(Driver*, CUgraphExec handle, cuuint64_t* flags) {
   GraphLock lock;
   const std::shared_ptr<GraphExec> exec = to_exec(handle);
   if (!exec || !flags) return CUDA_ERROR_INVALID_VALUE;
@@ -377,9 +364,7 @@ VGPU_API cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphExecDestroy(CUgraphExec handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphExecDestroy(Driver*, CUgraphExec handle) {
   GraphLock lock;
   const std::shared_ptr<GraphExec> exec = drop_exec(handle);
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
@@ -387,10 +372,11 @@ VGPU_API cuGraphExecDestroy(CUgraphExec handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+CUresult cuGraphExecUpdate_v2(Driver*, CUgraphExec exec, CUgraph graph,
+                              CUgraphExecUpdateResultInfo* info) {
   return update(exec, graph, info);
 }
-VGPU_API cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
+CUresult cuGraphExecUpdate(Driver*, CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
                            CUgraphExecUpdateResult* result) {
   CUgraphExecUpdateResultInfo info = {};
   const CUresult code = update(exec, graph, &info);
@@ -399,10 +385,11 @@ VGPU_API cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_n
   return code;
 }
 
-VGPU_API cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
+CUresult cuGraphExecNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
+                                  CUgraphNodeParams* params) {
   return params ? set_exec_params(exec, node, *params) : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecKernelNodeSetParams_v2(Driver*, CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   CUgraphNodeParams api = {};
@@ -412,15 +399,15 @@ VGPU_API cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
               reinterpret_cast<char*>(&api.kernel));
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecKernelNodeSetParams(Driver* state, CUgraphExec exec, CUgraphNode node,
                                         const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   CUDA_KERNEL_NODE_PARAMS wide = {};
   std::copy_n(reinterpret_cast<const char*>(params), sizeof *params,
               reinterpret_cast<char*>(&wide));
-  return cuGraphExecKernelNodeSetParams_v2(exec, node, &wide);
+  return cuGraphExecKernelNodeSetParams_v2(state, exec, node, &wide);
 }
-VGPU_API cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecMemcpyNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
                                         const CUDA_MEMCPY3D* copy, CUcontext context) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   CUgraphNodeParams api = {};
@@ -429,7 +416,7 @@ VGPU_API cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node,
   api.memcpy.copyParams = *copy;
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecMemsetNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
                                         const CUDA_MEMSET_NODE_PARAMS* set, CUcontext context) {
   if (!set) return CUDA_ERROR_INVALID_VALUE;
   CUgraphNodeParams api = {};
@@ -438,7 +425,7 @@ VGPU_API cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
                 set->width, set->height, context};
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecHostNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
                                       const CUDA_HOST_NODE_PARAMS* host) {
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   CUgraphNodeParams api = {};
@@ -446,25 +433,28 @@ VGPU_API cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
   api.host = {host->fn, host->userData};
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
+CUresult cuGraphExecChildGraphNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
+                                            CUgraph child) {
   CUgraphNodeParams api = {};
   api.type = CU_GRAPH_NODE_TYPE_GRAPH;
   api.graph.graph = child;
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+CUresult cuGraphExecEventRecordNodeSetEvent(Driver*, CUgraphExec exec, CUgraphNode node,
+                                            CUevent event) {
   CUgraphNodeParams api = {};
   api.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
   api.eventRecord.event = event;
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+CUresult cuGraphExecEventWaitNodeSetEvent(Driver*, CUgraphExec exec, CUgraphNode node,
+                                          CUevent event) {
   CUgraphNodeParams api = {};
   api.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
   api.eventWait.event = event;
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecBatchMemOpNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
                                             const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
   if (!batch) return CUDA_ERROR_INVALID_VALUE;
   CUgraphNodeParams api = {};
@@ -472,22 +462,22 @@ VGPU_API cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
   api.memOp = {batch->ctx, batch->count, batch->paramArray, batch->flags};
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecExternalSemaphoresSignalNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(Driver*, CUgraphExec exec,
+                                                          CUgraphNode node,
                                                           const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
   CUgraphNodeParams api = {};
   api.type = CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL;
   return set_exec_params(exec, node, api);
 }
-VGPU_API cuGraphExecExternalSemaphoresWaitNodeSetParams(CUgraphExec exec, CUgraphNode node,
+CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(Driver*, CUgraphExec exec, CUgraphNode node,
                                                         const CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
   CUgraphNodeParams api = {};
   api.type = CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT;
   return set_exec_params(exec, node, api);
 }
 
-VGPU_API cuGraphNodeSetEnabled(CUgraphExec exec_handle, CUgraphNode node, unsigned int enabled) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphNodeSetEnabled(Driver*, CUgraphExec exec_handle, CUgraphNode node,
+                               unsigned int enabled) {
   GraphLock lock;
   const std::shared_ptr<GraphExec> exec = to_exec(exec_handle);
   GraphNode* source = to_node(node);
@@ -497,9 +487,8 @@ VGPU_API cuGraphNodeSetEnabled(CUgraphExec exec_handle, CUgraphNode node, unsign
   target->enabled = enabled != 0;
   return CUDA_SUCCESS;
 }
-VGPU_API cuGraphNodeGetEnabled(CUgraphExec exec_handle, CUgraphNode node, unsigned int* enabled) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphNodeGetEnabled(Driver*, CUgraphExec exec_handle, CUgraphNode node,
+                               unsigned int* enabled) {
   GraphLock lock;
   const std::shared_ptr<GraphExec> exec = to_exec(exec_handle);
   GraphNode* source = to_node(node);
@@ -510,10 +499,7 @@ VGPU_API cuGraphNodeGetEnabled(CUgraphExec exec_handle, CUgraphNode node, unsign
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(stream_handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult cuGraphUpload(CUgraphExec handle, Stream* stream) {
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
     return result;
@@ -523,10 +509,7 @@ VGPU_API cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
   return exec ? prepare_graph_memory(exec.get()) : CUDA_ERROR_INVALID_VALUE;
 }
 
-VGPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
-  VGPU_CONTEXT(context);
-  Stream* stream = to_stream(stream_handle, context);
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+CUresult cuGraphLaunch(CUgraphExec handle, Stream* stream) {
   bool capturing = false;
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
     return result;
@@ -544,3 +527,5 @@ VGPU_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   // Not under the lock: host functions are the host's own code.
   return run(exec.get(), *exec->graph, exec->order, stream);
 }
+
+}  // namespace tonnage::driver

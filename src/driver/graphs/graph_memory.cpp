@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "driver/api/virtual_memory.h"
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 #include "driver/recording.h"
 
@@ -291,14 +292,7 @@ void release_graph_memory(GraphExec* exec) {
   });
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
-VGPU_API cuDeviceGraphMemTrim(CUdevice handle) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDeviceGraphMemTrim(Device* device) {
   GraphLock lock;
   DevicePool& pool = state_of_graphs().pools[device];
   pool.mapped.clear();  // nothing runs now; the next launch takes what it needs
@@ -314,11 +308,7 @@ VGPU_API cuDeviceGraphMemTrim(CUdevice handle) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuDeviceGetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute,
-                                      void* value) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDeviceGetGraphMemAttribute(Device* device, CUgraphMem_attribute attribute, void* value) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   const DevicePool& pool = state_of_graphs().pools[device];
@@ -332,11 +322,7 @@ VGPU_API cuDeviceGetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attr
   }
 }
 
-VGPU_API cuDeviceSetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attribute,
-                                      void* value) {
-  VGPU_DRIVER(state);
-  Device* device = state->device(handle);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+CUresult cuDeviceSetGraphMemAttribute(Device* device, CUgraphMem_attribute attribute, void* value) {
   if (!value || *static_cast<cuuint64_t*>(value) != 0)
     return CUDA_ERROR_INVALID_VALUE;  // marks can only be reset
   GraphLock lock;
@@ -349,3 +335,5 @@ VGPU_API cuDeviceSetGraphMemAttribute(CUdevice handle, CUgraphMem_attribute attr
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
+
+}  // namespace tonnage::driver

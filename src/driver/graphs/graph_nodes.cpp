@@ -1,6 +1,7 @@
 // Adding nodes of each type, and reading and changing their parameters.
 #include <string.h>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {
@@ -10,8 +11,6 @@ namespace {
 template <class Make>
 CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
              Make make) {
-  VGPU_CONTEXT(context);
-  (void)context;
   GraphLock lock;
   NodeParams params;
   if (const CUresult result = make(&params); result != CUDA_SUCCESS) return result;
@@ -21,8 +20,6 @@ CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, s
 // Calls `use` with the parameters of a node of type P.
 template <class P, class Use>
 CUresult with(CUgraphNode handle, Use use) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   GraphNode* node = to_node(handle);
   P* params = node ? std::get_if<P>(&node->params) : nullptr;
@@ -32,8 +29,6 @@ CUresult with(CUgraphNode handle, Use use) {
 
 template <class Make>
 CUresult set(CUgraphNode handle, Make make) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   GraphNode* node = to_node(handle);
   if (!node) return CUDA_ERROR_INVALID_VALUE;
@@ -90,49 +85,50 @@ CUresult replace_params(GraphNode* node, NodeParams params) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
 // --- Kernels ---
 
-VGPU_API cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                 size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult cuGraphAddKernelNode_v2(Context*, CUgraphNode* out, CUgraph graph,
+                                 const CUgraphNode* dependencies, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS* params) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) {
     return params ? make_kernel_params(*params, p) : CUDA_ERROR_INVALID_VALUE;
   });
 }
-VGPU_API cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUresult cuGraphAddKernelNode(Context* context, CUgraphNode* out, CUgraph graph,
+                              const CUgraphNode* dependencies, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   const CUDA_KERNEL_NODE_PARAMS wide = widen(*params);
-  return cuGraphAddKernelNode_v2(out, graph, dependencies, count, &wide);
+  return cuGraphAddKernelNode_v2(context, out, graph, dependencies, count, &wide);
 }
-VGPU_API cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* out) {
+CUresult cuGraphKernelNodeGetParams_v2(Driver*, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* out) {
   return with<KernelParams>(node, [&](KernelParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     write_kernel_params(params, out);
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* out) {
+CUresult cuGraphKernelNodeGetParams(Driver* state, CUgraphNode node,
+                                    CUDA_KERNEL_NODE_PARAMS_v1* out) {
   CUDA_KERNEL_NODE_PARAMS wide = {};
   const CUresult result =
-      out ? cuGraphKernelNodeGetParams_v2(node, &wide) : CUDA_ERROR_INVALID_VALUE;
+      out ? cuGraphKernelNodeGetParams_v2(state, node, &wide) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) memcpy(out, &wide, sizeof *out);
   return result;
 }
-VGPU_API cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult cuGraphKernelNodeSetParams_v2(Driver*, CUgraphNode node,
+                                       const CUDA_KERNEL_NODE_PARAMS* params) {
   return set(node, [&](NodeParams* p) {
     return params ? make_kernel_params(*params, p) : CUDA_ERROR_INVALID_VALUE;
   });
 }
-VGPU_API cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUresult cuGraphKernelNodeSetParams(Driver* state, CUgraphNode node,
+                                    const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   const CUDA_KERNEL_NODE_PARAMS wide = widen(*params);
-  return cuGraphKernelNodeSetParams_v2(node, &wide);
+  return cuGraphKernelNodeSetParams_v2(state, node, &wide);
 }
-VGPU_API cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+CUresult cuGraphKernelNodeGetAttribute(Driver*, CUgraphNode node, CUkernelNodeAttrID attribute,
                                        CUkernelNodeAttrValue* out) {
   return with<KernelParams>(node, [&](KernelParams& params) {
     if (!out || attribute <= CU_LAUNCH_ATTRIBUTE_IGNORE || attribute >= CU_LAUNCH_ATTRIBUTE_MAX)
@@ -142,7 +138,7 @@ VGPU_API cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attr
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attribute,
+CUresult cuGraphKernelNodeSetAttribute(Driver*, CUgraphNode node, CUkernelNodeAttrID attribute,
                                        const CUkernelNodeAttrValue* value) {
   return with<KernelParams>(node, [&](KernelParams& params) {
     if (!value || attribute <= CU_LAUNCH_ATTRIBUTE_IGNORE || attribute >= CU_LAUNCH_ATTRIBUTE_MAX)
@@ -151,7 +147,7 @@ VGPU_API cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attr
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
+CUresult cuGraphKernelNodeCopyAttributes(Driver*, CUgraphNode to, CUgraphNode from) {
   return with<KernelParams>(from, [&](KernelParams& source) {
     return with<KernelParams>(to, [&](KernelParams& target) {
       target.attributes = source.attributes;
@@ -162,56 +158,59 @@ VGPU_API cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
 
 // --- Copies and sets ---
 
-VGPU_API cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_MEMCPY3D* copy, CUcontext context) {
+CUresult cuGraphAddMemcpyNode(Context*, CUgraphNode* out, CUgraph graph,
+                              const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMCPY3D* copy, CUcontext context) {
   return add(out, graph, dependencies, count,
              [&](NodeParams* p) { return make_memcpy_params(copy, context, p); });
 }
-VGPU_API cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
+CUresult cuGraphMemcpyNodeGetParams(Driver*, CUgraphNode node, CUDA_MEMCPY3D* out) {
   return with<MemcpyParams>(node, [&](MemcpyParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = params.copy;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* copy) {
+CUresult cuGraphMemcpyNodeSetParams(Driver*, CUgraphNode node, const CUDA_MEMCPY3D* copy) {
   return set(node, [&](NodeParams* p) { return make_memcpy_params(copy, nullptr, p); });
 }
-VGPU_API cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_MEMSET_NODE_PARAMS* params,
-                              CUcontext context) {
+CUresult cuGraphAddMemsetNode(Context*, CUgraphNode* out, CUgraph graph,
+                              const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
   return add(out, graph, dependencies, count,
              [&](NodeParams* p) { return make_memset_params(params, context, p); });
 }
-VGPU_API cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* out) {
+CUresult cuGraphMemsetNodeGetParams(Driver*, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* out) {
   return with<MemsetParams>(node, [&](MemsetParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = params.set;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
+CUresult cuGraphMemsetNodeSetParams(Driver*, CUgraphNode node,
+                                    const CUDA_MEMSET_NODE_PARAMS* params) {
   return set(node, [&](NodeParams* p) { return make_memset_params(params, nullptr, p); });
 }
 
 // --- Host functions, child graphs, empty nodes, events ---
 
-VGPU_API cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                            size_t count, const CUDA_HOST_NODE_PARAMS* params) {
+CUresult cuGraphAddHostNode(Context*, CUgraphNode* out, CUgraph graph,
+                            const CUgraphNode* dependencies, size_t count,
+                            const CUDA_HOST_NODE_PARAMS* params) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_host(params, p); });
 }
-VGPU_API cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) {
+CUresult cuGraphHostNodeGetParams(Driver*, CUgraphNode node, CUDA_HOST_NODE_PARAMS* out) {
   return with<HostParams>(node, [&](HostParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = params.host;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+CUresult cuGraphHostNodeSetParams(Driver*, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
   return set(node, [&](NodeParams* p) { return make_host(params, p); });
 }
-VGPU_API cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                  size_t count, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(Context*, CUgraphNode* out, CUgraph graph,
+                                  const CUgraphNode* dependencies, size_t count, CUgraph child) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) {
     CUgraphNodeParams params = {};
     params.type = CU_GRAPH_NODE_TYPE_GRAPH;
@@ -219,58 +218,60 @@ VGPU_API cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraph
     return make_params(&params, to_graph(graph), p);
   });
 }
-VGPU_API cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* out) {
+CUresult cuGraphChildGraphNodeGetGraph(Driver*, CUgraphNode node, CUgraph* out) {
   return with<ChildParams>(node, [&](ChildParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = to_handle(params.graph.get());
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                             size_t count) {
+CUresult cuGraphAddEmptyNode(Context*, CUgraphNode* out, CUgraph graph,
+                             const CUgraphNode* dependencies, size_t count) {
   return add(out, graph, dependencies, count, [](NodeParams* p) {
     *p = EmptyParams();
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                   size_t count, CUevent event) {
+CUresult cuGraphAddEventRecordNode(Context*, CUgraphNode* out, CUgraph graph,
+                                   const CUgraphNode* dependencies, size_t count, CUevent event) {
   return add(out, graph, dependencies, count,
              [&](NodeParams* p) { return make_event(event, true, p); });
 }
-VGPU_API cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* out) {
+CUresult cuGraphEventRecordNodeGetEvent(Driver*, CUgraphNode node, CUevent* out) {
   return with<EventRecordParams>(node, [&](EventRecordParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = params.event;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
+CUresult cuGraphEventRecordNodeSetEvent(Driver*, CUgraphNode node, CUevent event) {
   return set(node, [&](NodeParams* p) { return make_event(event, true, p); });
 }
-VGPU_API cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                 size_t count, CUevent event) {
+CUresult cuGraphAddEventWaitNode(Context*, CUgraphNode* out, CUgraph graph,
+                                 const CUgraphNode* dependencies, size_t count, CUevent event) {
   return add(out, graph, dependencies, count,
              [&](NodeParams* p) { return make_event(event, false, p); });
 }
-VGPU_API cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* out) {
+CUresult cuGraphEventWaitNodeGetEvent(Driver*, CUgraphNode node, CUevent* out) {
   return with<EventWaitParams>(node, [&](EventWaitParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = params.event;
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
+CUresult cuGraphEventWaitNodeSetEvent(Driver*, CUgraphNode node, CUevent event) {
   return set(node, [&](NodeParams* p) { return make_event(event, false, p); });
 }
 
 // --- Memory operations and memory ---
 
-VGPU_API cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                  size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+CUresult cuGraphAddBatchMemOpNode(Context*, CUgraphNode* out, CUgraph graph,
+                                  const CUgraphNode* dependencies, size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) { return make_batch(params, p); });
 }
-VGPU_API cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS* out) {
+CUresult cuGraphBatchMemOpNodeGetParams(Driver*, CUgraphNode node,
+                                        CUDA_BATCH_MEM_OP_NODE_PARAMS* out) {
   return with<BatchParams>(node, [&](BatchParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = {params.context, static_cast<unsigned>(params.operations.size()),
@@ -278,12 +279,13 @@ VGPU_API cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
+CUresult cuGraphBatchMemOpNodeSetParams(Driver*, CUgraphNode node,
                                         const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   return set(node, [&](NodeParams* p) { return make_batch(params, p); });
 }
-VGPU_API cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+CUresult cuGraphAddMemAllocNode(Context*, CUgraphNode* out, CUgraph graph,
+                                const CUgraphNode* dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   const CUresult result = add(out, graph, dependencies, count, [&](NodeParams* p) {
     if (!params) return CUDA_ERROR_INVALID_VALUE;
     CUgraphNodeParams api = {};
@@ -298,21 +300,21 @@ VGPU_API cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNo
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* out) {
+CUresult cuGraphMemAllocNodeGetParams(Driver*, CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* out) {
   return with<AllocParams>(node, [&](AllocParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = {params.pool, params.access.data(), params.access.size(), params.bytes, params.address};
     return CUDA_SUCCESS;
   });
 }
-VGPU_API cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                               size_t count, CUdeviceptr address) {
+CUresult cuGraphAddMemFreeNode(Context*, CUgraphNode* out, CUgraph graph,
+                               const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
   return add(out, graph, dependencies, count, [&](NodeParams* p) {
     *p = FreeParams{address};
     return address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
-VGPU_API cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* out) {
+CUresult cuGraphMemFreeNodeGetParams(Driver*, CUgraphNode node, CUdeviceptr* out) {
   return with<FreeParams>(node, [&](FreeParams& params) {
     if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = params.address;
@@ -321,41 +323,38 @@ VGPU_API cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* out) {
 }
 
 // External semaphores: none can be imported, so there is no valid handle to make a node of.
-VGPU_API cuGraphAddExternalSemaphoresSignalNode(CUgraphNode* out, CUgraph, const CUgraphNode*,
-                                                size_t,
+CUresult cuGraphAddExternalSemaphoresSignalNode(Driver*, CUgraphNode* out, CUgraph,
+                                                const CUgraphNode*, size_t,
                                                 const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS* params) {
-  VGPU_DRIVER(state);
-  (void)state;
   return out && params ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuGraphAddExternalSemaphoresWaitNode(CUgraphNode* out, CUgraph, const CUgraphNode*, size_t,
+CUresult cuGraphAddExternalSemaphoresWaitNode(Driver*, CUgraphNode* out, CUgraph,
+                                              const CUgraphNode*, size_t,
                                               const CUDA_EXT_SEM_WAIT_NODE_PARAMS* params) {
-  VGPU_DRIVER(state);
-  (void)state;
   return out && params ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
-VGPU_API cuGraphExternalSemaphoresSignalNodeGetParams(CUgraphNode node,
+CUresult cuGraphExternalSemaphoresSignalNodeGetParams(Driver*, CUgraphNode node,
                                                       CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
   return with<SignalParams>(node, [](SignalParams&) { return CUDA_SUCCESS; });
 }
-VGPU_API cuGraphExternalSemaphoresSignalNodeSetParams(CUgraphNode node,
+CUresult cuGraphExternalSemaphoresSignalNodeSetParams(Driver*, CUgraphNode node,
                                                       const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS*) {
   return with<SignalParams>(node, [](SignalParams&) { return CUDA_SUCCESS; });
 }
-VGPU_API cuGraphExternalSemaphoresWaitNodeGetParams(CUgraphNode node,
+CUresult cuGraphExternalSemaphoresWaitNodeGetParams(Driver*, CUgraphNode node,
                                                     CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
   return with<WaitParams>(node, [](WaitParams&) { return CUDA_SUCCESS; });
 }
-VGPU_API cuGraphExternalSemaphoresWaitNodeSetParams(CUgraphNode node,
+CUresult cuGraphExternalSemaphoresWaitNodeSetParams(Driver*, CUgraphNode node,
                                                     const CUDA_EXT_SEM_WAIT_NODE_PARAMS*) {
   return with<WaitParams>(node, [](WaitParams&) { return CUDA_SUCCESS; });
 }
 
 // --- Any type ---
 
-VGPU_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph handle,
-                                        CUcontext context, unsigned int value, unsigned int flags) {
-  VGPU_DRIVER(state);
+CUresult cuGraphConditionalHandleCreate(Driver* state, CUgraphConditionalHandle* out,
+                                        CUgraph handle, CUcontext context, unsigned int value,
+                                        unsigned int flags) {
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!out || !graph || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}))
@@ -366,10 +365,9 @@ VGPU_API cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph h
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData* data, size_t count, CUgraphNodeParams* api) {
-  VGPU_CONTEXT(context);
-  (void)context;
+CUresult cuGraphAddNode_v2(Context*, CUgraphNode* out, CUgraph handle,
+                           const CUgraphNode* dependencies, const CUgraphEdgeData* data,
+                           size_t count, CUgraphNodeParams* api) {
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!out || !graph) return CUDA_ERROR_INVALID_VALUE;
@@ -390,10 +388,12 @@ VGPU_API cuGraphAddNode_v2(CUgraphNode* out, CUgraph handle, const CUgraphNode* 
     api->conditional.phGraph_out = conditional->handles.data();
   return CUDA_SUCCESS;
 }
-VGPU_API cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
-                        size_t count, CUgraphNodeParams* api) {
-  return cuGraphAddNode_v2(out, graph, dependencies, nullptr, count, api);
+CUresult cuGraphAddNode(Context* context, CUgraphNode* out, CUgraph graph,
+                        const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* api) {
+  return cuGraphAddNode_v2(context, out, graph, dependencies, nullptr, count, api);
 }
-VGPU_API cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* api) {
+CUresult cuGraphNodeSetParams(Driver*, CUgraphNode node, CUgraphNodeParams* api) {
   return set(node, [&](NodeParams* p) { return make_params(api, nullptr, p); });
 }
+
+}  // namespace tonnage::driver

@@ -3,6 +3,7 @@
 #include <queue>
 #include <unordered_map>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {
@@ -272,10 +273,6 @@ void release(UserObject* object, uint64_t count) {
   dying_objects().push_back(object);
 }
 
-}  // namespace tonnage::driver
-
-using namespace tonnage::driver;
-
 namespace {
 
 UserObject* to_user_object(CUuserObject handle) {
@@ -284,10 +281,8 @@ UserObject* to_user_object(CUuserObject handle) {
 
 }  // namespace
 
-VGPU_API cuUserObjectCreate(CUuserObject* out, void* pointer, CUhostFn destroy,
+CUresult cuUserObjectCreate(Driver*, CUuserObject* out, void* pointer, CUhostFn destroy,
                             unsigned int references, unsigned int flags) {
-  VGPU_DRIVER(state);
-  (void)state;
   if (!out || !destroy || references == 0 || references > INT32_MAX ||
       flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
     return CUDA_ERROR_INVALID_VALUE;
@@ -298,9 +293,7 @@ VGPU_API cuUserObjectCreate(CUuserObject* out, void* pointer, CUhostFn destroy,
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuUserObjectRetain(CUuserObject handle, unsigned int count) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuUserObjectRetain(Driver*, CUuserObject handle, unsigned int count) {
   GraphLock lock;
   UserObject* object = to_user_object(handle);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
@@ -308,9 +301,7 @@ VGPU_API cuUserObjectRetain(CUuserObject handle, unsigned int count) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuUserObjectRelease(CUuserObject handle, unsigned int count) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuUserObjectRelease(Driver*, CUuserObject handle, unsigned int count) {
   GraphLock lock;
   UserObject* object = to_user_object(handle);
   if (!object || count == 0 || count > object->references) return CUDA_ERROR_INVALID_VALUE;
@@ -318,10 +309,8 @@ VGPU_API cuUserObjectRelease(CUuserObject handle, unsigned int count) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count,
-                                 unsigned int flags) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphRetainUserObject(Driver*, CUgraph graph_handle, CUuserObject handle,
+                                 unsigned int count, unsigned int flags) {
   GraphLock lock;
   Graph* graph = to_graph(graph_handle);
   UserObject* object = to_user_object(handle);
@@ -337,9 +326,8 @@ VGPU_API cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned int count) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphReleaseUserObject(Driver*, CUgraph graph_handle, CUuserObject handle,
+                                  unsigned int count) {
   GraphLock lock;
   Graph* graph = to_graph(graph_handle);
   UserObject* object = to_user_object(handle);
@@ -354,9 +342,7 @@ VGPU_API cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
 
 // --- Making and destroying ---
 
-VGPU_API cuGraphCreate(CUgraph* out, unsigned int flags) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphCreate(Driver*, CUgraph* out, unsigned int flags) {
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   std::shared_ptr<Graph> graph = new_graph(nullptr);
@@ -365,18 +351,14 @@ VGPU_API cuGraphCreate(CUgraph* out, unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphDestroy(CUgraph handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphDestroy(Driver*, CUgraph handle) {
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!graph || graph->parent || graph->captures > 0) return CUDA_ERROR_INVALID_VALUE;
   return registry().owned.erase(graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-VGPU_API cuGraphClone(CUgraph* out, CUgraph handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphClone(Driver*, CUgraph* out, CUgraph handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
   Graph* graph = to_graph(handle);
@@ -387,3 +369,5 @@ VGPU_API cuGraphClone(CUgraph* out, CUgraph handle) {
   keep_graph(std::move(copy));
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver

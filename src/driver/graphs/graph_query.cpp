@@ -1,6 +1,7 @@
 // Asking a graph about its nodes and edges, and changing its edges.
 #include <algorithm>
 
+#include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {
@@ -33,8 +34,6 @@ CUresult write_edges(const std::vector<Edge>& edges, CUgraphNode* nodes, CUgraph
 
 CUresult node_edges(CUgraphNode handle, bool dependents, CUgraphNode* nodes, CUgraphEdgeData* data,
                     size_t* count) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   GraphNode* node = to_node(handle);
   if (!node) return CUDA_ERROR_INVALID_VALUE;
@@ -43,8 +42,6 @@ CUresult node_edges(CUgraphNode handle, bool dependents, CUgraphNode* nodes, CUg
 
 CUresult graph_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
                      size_t* count) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!graph || !count || !from != !to || (data && !from)) return CUDA_ERROR_INVALID_VALUE;
@@ -76,8 +73,6 @@ void erase_edge(std::vector<Edge>* edges, const GraphNode* node) {
 
 CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
                       const CUgraphEdgeData* data, size_t count, bool add) {
-  VGPU_DRIVER(state);
-  (void)state;
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!graph) return CUDA_ERROR_INVALID_VALUE;
@@ -113,13 +108,8 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
 }
 
 }  // namespace
-}  // namespace tonnage::driver
 
-using namespace tonnage::driver;
-
-VGPU_API cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphNodeGetType(Driver*, CUgraphNode handle, CUgraphNodeType* type) {
   GraphLock lock;
   GraphNode* node = to_node(handle);
   if (!node || !type) return CUDA_ERROR_INVALID_VALUE;
@@ -127,9 +117,7 @@ VGPU_API cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph clone) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphNodeFindInClone(Driver*, CUgraphNode* out, CUgraphNode original, CUgraph clone) {
   GraphLock lock;
   GraphNode* node = to_node(original);
   Graph* graph = to_graph(clone);
@@ -140,9 +128,7 @@ VGPU_API cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph 
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphGetNodes(Driver*, CUgraph handle, CUgraphNode* nodes, size_t* count) {
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!graph || !count) return CUDA_ERROR_INVALID_VALUE;
@@ -152,9 +138,7 @@ VGPU_API cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphGetRootNodes(Driver*, CUgraph handle, CUgraphNode* nodes, size_t* count) {
   GraphLock lock;
   Graph* graph = to_graph(handle);
   if (!graph || !count) return CUDA_ERROR_INVALID_VALUE;
@@ -165,47 +149,49 @@ VGPU_API cuGraphGetRootNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) 
   return CUDA_SUCCESS;
 }
 
-VGPU_API cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to,
+CUresult cuGraphGetEdges_v2(Driver*, CUgraph graph, CUgraphNode* from, CUgraphNode* to,
                             CUgraphEdgeData* data, size_t* count) {
   return graph_edges(graph, from, to, data, count);
 }
-VGPU_API cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+CUresult cuGraphGetEdges(Driver*, CUgraph graph, CUgraphNode* from, CUgraphNode* to,
+                         size_t* count) {
   return graph_edges(graph, from, to, nullptr, count);
 }
-VGPU_API cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* data,
-                                       size_t* count) {
+CUresult cuGraphNodeGetDependencies_v2(Driver*, CUgraphNode node, CUgraphNode* nodes,
+                                       CUgraphEdgeData* data, size_t* count) {
   return node_edges(node, false, nodes, data, count);
 }
-VGPU_API cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
+CUresult cuGraphNodeGetDependencies(Driver*, CUgraphNode node, CUgraphNode* nodes, size_t* count) {
   return node_edges(node, false, nodes, nullptr, count);
 }
-VGPU_API cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes,
+CUresult cuGraphNodeGetDependentNodes_v2(Driver*, CUgraphNode node, CUgraphNode* nodes,
                                          CUgraphEdgeData* data, size_t* count) {
   return node_edges(node, true, nodes, data, count);
 }
-VGPU_API cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
+CUresult cuGraphNodeGetDependentNodes(Driver*, CUgraphNode node, CUgraphNode* nodes,
+                                      size_t* count) {
   return node_edges(node, true, nodes, nullptr, count);
 }
-VGPU_API cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                   const CUgraphEdgeData* data, size_t count) {
+CUresult cuGraphAddDependencies_v2(Driver*, CUgraph graph, const CUgraphNode* from,
+                                   const CUgraphNode* to, const CUgraphEdgeData* data,
+                                   size_t count) {
   return change_edges(graph, from, to, data, count, true);
 }
-VGPU_API cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                size_t count) {
+CUresult cuGraphAddDependencies(Driver*, CUgraph graph, const CUgraphNode* from,
+                                const CUgraphNode* to, size_t count) {
   return change_edges(graph, from, to, nullptr, count, true);
 }
-VGPU_API cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                      const CUgraphEdgeData* data, size_t count) {
+CUresult cuGraphRemoveDependencies_v2(Driver*, CUgraph graph, const CUgraphNode* from,
+                                      const CUgraphNode* to, const CUgraphEdgeData* data,
+                                      size_t count) {
   return change_edges(graph, from, to, data, count, false);
 }
-VGPU_API cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
-                                   size_t count) {
+CUresult cuGraphRemoveDependencies(Driver*, CUgraph graph, const CUgraphNode* from,
+                                   const CUgraphNode* to, size_t count) {
   return change_edges(graph, from, to, nullptr, count, false);
 }
 
-VGPU_API cuGraphDestroyNode(CUgraphNode handle) {
-  VGPU_DRIVER(state);
-  (void)state;
+CUresult cuGraphDestroyNode(Driver*, CUgraphNode handle) {
   GraphLock lock;
   GraphNode* node = to_node(handle);
   if (!node) return CUDA_ERROR_INVALID_VALUE;
@@ -215,3 +201,5 @@ VGPU_API cuGraphDestroyNode(CUgraphNode handle) {
   destroy_node(node);
   return CUDA_SUCCESS;
 }
+
+}  // namespace tonnage::driver
