@@ -1,9 +1,11 @@
 #include "driver/recorder_loader.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <link.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,8 +14,8 @@
 #include <string>
 
 #include "abi/recorder_key.h"
+#include "driver/bridge.h"
 #include "driver/recording.h"
-#include "driver/state.h"
 
 extern char** environ;
 
@@ -102,8 +104,8 @@ void record_facts(const std::string& root) {
 
 void load_recorder() {
   if (g_settled.load(std::memory_order_acquire)) return;
-  Driver* state = driver();
-  if (!state || !state->session->record_path[0]) return;
+  const abi::Session* session = bridge()->session;
+  if (!session || !session->record_path[0]) return;
   // Looked for anew only when something was loaded since the last time.
   const unsigned long long libraries = libraries_loaded();
   if (g_libraries.exchange(libraries) == libraries) return;
@@ -111,10 +113,10 @@ void load_recorder() {
   if (root.empty() || g_settled.exchange(true)) return;  // not a PyTorch program, so far
   record_facts(root);
   const std::string file = abi::recorder_file_name(root);
-  void* library = file.empty() ? nullptr : open_recorder(*state->session, file);
+  void* library = file.empty() ? nullptr : open_recorder(*session, file);
   if (!library && !file.empty()) {
-    build_recorder(*state->session, root);
-    library = open_recorder(*state->session, file);
+    build_recorder(*session, root);
+    library = open_recorder(*session, file);
   }
   using Start = int (*)(const abi::Bridge*);
   auto start =

@@ -1,12 +1,10 @@
 #include "driver/recording.h"
 
-#include <string.h>
-#include <memory>
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <unordered_set>
 
-#include "driver/state.h"
 #include "record/writer.h"
 
 namespace tonnage::driver {
@@ -18,11 +16,6 @@ namespace {
 using abi::EventKind;
 
 std::atomic<void (*)(Fact*)> g_context_provider{nullptr};
-std::atomic<const char*> g_accounted_kernels{nullptr};
-thread_local int t_operator_depth = 0;
-thread_local bool t_has_posted_read = false;
-thread_local int64_t t_posted_read = 0;
-thread_local int t_upload_policy = 0;
 
 record::Writer& writer() { return record::process_writer(); }
 
@@ -39,122 +32,17 @@ void emit_with_context(Fact& event) {
   writer().emit(event);
 }
 
-// --- The bridge's functions ---
-
-int bridge_get(uint64_t address, void* out, size_t n) {
-  Driver* state = driver();
-  return state && state->content.get(address, out, n) ? 1 : 0;
-}
-void bridge_set(uint64_t address, const void* bytes, size_t n) {
-  if (Driver* state = driver()) state->content.set(address, bytes, n);
-}
-void bridge_forget(uint64_t address, size_t n) {
-  if (Driver* state = driver()) state->content.forget(address, n);
-}
-int bridge_any(uint64_t address, size_t n) {
-  Driver* state = driver();
-  return state && state->content.any(address, n) ? 1 : 0;
-}
-void bridge_fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
-  if (Driver* state = driver()) state->content.fill(address, pattern, width, n);
-}
-class ForeignPromise : public gpu::Promise {
- public:
-  ForeignPromise(void* owner, int (*fetch)(void*, void*, size_t), void (*release)(void*))
-      : owner_(owner), fetch_(fetch), release_(release) {}
-  ~ForeignPromise() override { release_(owner_); }
-  bool fetch(void* out, size_t n) override { return fetch_(owner_, out, n) != 0; }
-
- private:
-  void* owner_;
-  int (*fetch_)(void*, void*, size_t);
-  void (*release_)(void*);
-};
-void bridge_promise(uint64_t address, size_t n, void* owner, int (*fetch)(void*, void*, size_t),
-                    void (*release)(void*)) {
-  auto promise = std::make_unique<ForeignPromise>(owner, fetch, release);
-  if (Driver* state = driver()) state->content.promise(address, n, std::move(promise));
-}
-size_t bridge_read(uint64_t address, void* out, size_t n) {
-  Driver* state = driver();
-  return state ? state->content.read(address, out, n) : n;
-}
-void bridge_account_for_kernels(const char* part_of_name) {
-  g_accounted_kernels.store(part_of_name, std::memory_order_release);
-}
-void bridge_operator_depth(int delta) { t_operator_depth += delta; }
-void bridge_post_read(int64_t value) {
-  t_posted_read = value;
-  t_has_posted_read = true;
-}
-void bridge_clear_posted_read() { t_has_posted_read = false; }
-uint32_t bridge_intern_string(const char* text, size_t n) {
-  return writer().intern_string(text, n);
-}
-uint32_t bridge_intern_stack(const abi::Frame* frames, size_t n) {
-  return writer().intern_stack(frames, n);
-}
-void bridge_emit(const Fact* event) {
-  // Memory that PyTorch hands out anew has no known content.
-  if (event->kind == EventKind::kAlloc) {
-    if (Driver* state = driver()) state->content.forget(event->address, event->size_bytes);
-    torch_blocks().add(event->address, event->size_bytes);
-  }
-  if (event->kind == EventKind::kFreeRequested) torch_blocks().remove(event->address);
-  if (event->kind == EventKind::kStep)
-    if (Driver* state = driver()) record_kernel_counts(state);
-  writer().emit(*event);
-  // PyTorch has taken more of the card: that is in the file at once, whatever ends the process next
-  // (it is rare).
-  thread_local bool grew = false;
-  if (event->kind == EventKind::kSegmentAlloc || event->kind == EventKind::kSegmentMap) grew = true;
-  if (event->kind == EventKind::kAlloc && grew) {
-    grew = false;
-    writer().flush();
-  }
-}
-void bridge_flush() { writer().flush(); }
-void bridge_set_context_provider(void (*fill)(Fact*)) {
-  g_context_provider.store(fill, std::memory_order_release);
-}
-void bridge_set_upload_policy(int policy) { t_upload_policy = policy; }
-
-abi::Bridge g_bridge = {sizeof(abi::Bridge),
-                        abi::kBridgeVersion,
-                        nullptr,
-                        bridge_get,
-                        bridge_set,
-                        bridge_forget,
-                        bridge_any,
-                        bridge_operator_depth,
-                        bridge_post_read,
-                        bridge_clear_posted_read,
-                        bridge_intern_string,
-                        bridge_intern_stack,
-                        bridge_emit,
-                        bridge_flush,
-                        bridge_set_context_provider,
-                        bridge_set_upload_policy,
-                        bridge_fill,
-                        bridge_promise,
-                        bridge_read,
-                        bridge_account_for_kernels};
-
 }  // namespace
 
-const abi::Bridge* bridge() { return &g_bridge; }
-
-gpu::BlockTable& torch_blocks() {
-  static gpu::BlockTable& table = *new gpu::BlockTable;
-  return table;
+void set_context_provider(void (*fill)(abi::MemoryEvent*)) {
+  g_context_provider.store(fill, std::memory_order_release);
 }
 
-void start_recording(Driver* state) {
-  g_bridge.session = state->session;
-  if (state->session->record_path[0] == 0) return;
-  if (!writer().open(state->session->record_path, state->session->start_ns)) return;
+void start_recording(const abi::Session& session, int pid) {
+  if (session.record_path[0] == 0) return;
+  if (!writer().open(session.record_path, session.start_ns)) return;
   Fact event = make_event(EventKind::kProcessStart, 0);
-  event.value = static_cast<uint64_t>(state->pid);
+  event.value = static_cast<uint64_t>(pid);
   char command[512] = {};
   if (FILE* file = fopen("/proc/self/cmdline", "re")) {
     const size_t n = fread(command, 1, sizeof command - 1, file);
@@ -164,12 +52,9 @@ void start_recording(Driver* state) {
   }
   event.name = writer().intern_string(command);
   writer().emit(event);
-  atexit([] {
-    if (Driver* at_end = driver()) record_kernel_counts(at_end);
-  });
 }
 
-void stop_recording_in_child() { g_context_provider.store(nullptr); }
+void stop_recording_in_child() { set_context_provider(nullptr); }
 
 void record_device_alloc(int device, uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) {
   Fact event = make_event(EventKind::kDeviceAlloc, device);
@@ -249,26 +134,10 @@ void record_message(std::string_view text, bool warning) {
   event.value = warning ? 1 : 0;
   emit_with_context(event);
 }
-void record_kernel_counts(Driver* state) {
-  for (auto& device : state->devices) {
-    Fact event = make_event(EventKind::kKernelCount, device->index);
-    event.value = device->launches.load();
-    if (event.value > 0) writer().emit(event);
-  }
+void record_kernel_count(int device, uint64_t launches) {
+  Fact event = make_event(EventKind::kKernelCount, device);
+  event.value = launches;
+  if (event.value > 0) writer().emit(event);
 }
-
-bool take_posted_read(int64_t* value) {
-  if (!t_has_posted_read) return false;
-  t_has_posted_read = false;
-  *value = t_posted_read;
-  return true;
-}
-
-bool accounted_for(std::string_view kernel) {
-  if (t_operator_depth > 0) return true;
-  const char* part = g_accounted_kernels.load(std::memory_order_acquire);
-  return part && kernel.find(part) != std::string_view::npos;
-}
-int upload_policy() { return t_upload_policy; }
 
 }  // namespace tonnage::driver

@@ -1,10 +1,10 @@
+#include "driver/session_map.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "driver/state.h"
 
 namespace tonnage::driver {
 

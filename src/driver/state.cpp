@@ -10,14 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "driver/bridge.h"
 #include "driver/host_layout.h"
 #include "driver/recorder_loader.h"
 #include "driver/recording.h"
+#include "driver/session_map.h"
 
 namespace tonnage::driver {
 namespace {
 
-std::atomic<Driver*> g_driver{nullptr};
 std::mutex g_initialise_mutex;
 
 // "GPU-" and the UUID in the usual grouping; a prefix of it is enough, as in CUDA_VISIBLE_DEVICES.
@@ -66,6 +67,13 @@ std::vector<int> visible_devices(const abi::Session& session) {
   return out;
 }
 
+void record_kernel_counts() {
+  const Driver* state = driver();
+  if (!state) return;
+  for (const auto& device : state->devices)
+    record_kernel_count(device->index, device->launches.load());
+}
+
 void in_forked_child() {
   Driver* state = g_driver.load(std::memory_order_relaxed);
   if (!state) return;
@@ -73,15 +81,10 @@ void in_forked_child() {
   state->forked.store(true, std::memory_order_relaxed);
   state->account.forget_slot();
   stop_recording_in_child();
+  start_bridge(state->session, /*content=*/nullptr, /*at_step=*/nullptr);
 }
 
 }  // namespace
-
-Driver* driver() {
-  Driver* state = g_driver.load(std::memory_order_acquire);
-  if (!state || state->forked.load(std::memory_order_relaxed)) return nullptr;
-  return state;
-}
 
 CUresult initialise() {
   if (driver()) return CUDA_SUCCESS;
@@ -106,7 +109,9 @@ CUresult initialise() {
   }
   state->account.attach(session);
   pthread_atfork(nullptr, nullptr, in_forked_child);
-  start_recording(state.get());
+  start_bridge(session, &state->content, record_kernel_counts);
+  start_recording(*session, state->pid);
+  atexit(record_kernel_counts);
   g_driver.store(state.release(), std::memory_order_release);
   lay_out_host_at_init();
   load_recorder();

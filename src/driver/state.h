@@ -172,13 +172,15 @@ struct Driver {
   }
 };
 
-// The driver after cuInit succeeded in this process, else null.
-Driver* driver();
+// Null before cuInit has succeeded; never destroyed.
+inline std::atomic<Driver*> g_driver{nullptr};
+// The driver after cuInit succeeded in this process, else null; null too in a forked child.
+inline Driver* driver() {
+  Driver* state = g_driver.load(std::memory_order_acquire);
+  return state && !state->forked.load(std::memory_order_relaxed) ? state : nullptr;
+}
 // cuInit's work; CUDA_ERROR_NO_DEVICE outside a session or when CUDA_VISIBLE_DEVICES hides all.
 CUresult initialise();
-
-// The session that TONNAGE_SESSION names, mapped; null if there is none or it is of another build.
-abi::Session* map_session();
 
 // The device's primary context, whether it is alive or not.
 Context* primary_context_object(Driver* state, Device* device);

@@ -16,9 +16,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "driver/api.h"
+#include "driver/bridge.h"
 #include "driver/recorder_loader.h"
 #include "driver/recording.h"
-#include "driver/state.h"
+#include "driver/session_map.h"
+#include "gpu/address_space.h"
 
 #define PASS_API extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 #define REAL(name, ...) \
@@ -30,12 +33,16 @@ extern __attribute__((visibility("hidden"))) const char* const pass_names[];
 }
 
 namespace tonnage::driver {
+
+namespace abi = tonnage::abi;
+namespace gpu = tonnage::gpu;
+
 namespace {
 
 using abi::DeviceMemoryKind;
 
 struct Pass {
-  Driver* state = nullptr;
+  bool recording = false;  // in a session of ours
   FILE* log = nullptr;
   std::mutex mutex;
   std::unordered_set<std::string> logged;  // queries are written once each
@@ -94,9 +101,6 @@ void* translated(void* function) {
 
 }  // namespace
 
-// What recording.cpp and recorder_loader.cpp ask for: a driver without devices of its own.
-Driver* driver() { return pass().state; }
-
 }  // namespace tonnage::driver
 
 using namespace tonnage::driver;
@@ -116,7 +120,7 @@ int current_device() {
 }
 
 void took(CUresult result, uint64_t address, uint64_t bytes, DeviceMemoryKind kind, int device) {
-  if (!pass().state) return;
+  if (!pass().recording) return;
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     size_t free_bytes = 0, total = 0;
     real_cuMemGetInfo_v2(&free_bytes, &total);
@@ -131,7 +135,7 @@ void took(CUresult result, uint64_t address, uint64_t bytes, DeviceMemoryKind ki
 }
 
 void gave_back(CUresult result, uint64_t address) {
-  if (!pass().state || result != CUDA_SUCCESS || !address) return;
+  if (!pass().recording || result != CUDA_SUCCESS || !address) return;
   Pass::Block block{};
   {
     std::lock_guard lock(pass().mutex);
@@ -165,11 +169,9 @@ PASS_API cuInit(unsigned flags) {
     std::call_once(once, [] {
       abi::Session* session = map_session();
       if (!session) return;
-      auto* state = new Driver;
-      state->session = session;
-      state->pid = getpid();
-      pass().state = state;
-      start_recording(state);
+      pass().recording = true;
+      start_bridge(session, /*content=*/nullptr, /*at_step=*/nullptr);
+      start_recording(*session, getpid());
       load_recorder();
     });
   return result;
@@ -208,7 +210,7 @@ PASS_API cuGetExportTable(const void** table, const CUuuid* id) {
 REAL(cuDevicePrimaryCtxRetain, CUcontext*, CUdevice);
 PASS_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   const CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
-  if (result != CUDA_SUCCESS || !pass().state) return result;
+  if (result != CUDA_SUCCESS || !pass().recording) return result;
   static std::mutex& mutex = *new std::mutex;
   static std::unordered_set<int>& seen = *new std::unordered_set<int>;
   {
@@ -253,7 +255,7 @@ PASS_API cuMemFree_v2(CUdeviceptr address) {
 REAL(cuMemAllocManaged, CUdeviceptr*, size_t, unsigned);
 PASS_API cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
   const CUresult result = real_cuMemAllocManaged(address, bytes, flags);
-  if (result == CUDA_SUCCESS && pass().state)
+  if (result == CUDA_SUCCESS && pass().recording)
     record_host_alloc(*address, bytes, DeviceMemoryKind::kManaged);
   return result;
 }
@@ -298,14 +300,14 @@ PASS_API cuMemRelease(CUmemGenericAllocationHandle handle) {
 REAL(cuMemHostAlloc, void**, size_t, unsigned);
 PASS_API cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   const CUresult result = real_cuMemHostAlloc(pointer, bytes, flags);
-  if (result == CUDA_SUCCESS && pass().state)
+  if (result == CUDA_SUCCESS && pass().recording)
     record_host_alloc(reinterpret_cast<uint64_t>(*pointer), bytes, DeviceMemoryKind::kHostPinned);
   return result;
 }
 REAL(cuMemAllocHost_v2, void**, size_t);
 PASS_API cuMemAllocHost_v2(void** pointer, size_t bytes) {
   const CUresult result = real_cuMemAllocHost_v2(pointer, bytes);
-  if (result == CUDA_SUCCESS && pass().state)
+  if (result == CUDA_SUCCESS && pass().recording)
     record_host_alloc(reinterpret_cast<uint64_t>(*pointer), bytes, DeviceMemoryKind::kHostPinned);
   return result;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "driver/api/copy.h"
+#include "driver/bridge.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"

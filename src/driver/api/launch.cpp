@@ -6,6 +6,7 @@
 
 #include "cards/occupancy.h"
 #include "driver/api/module.h"
+#include "driver/bridge.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/kernel_time.h"

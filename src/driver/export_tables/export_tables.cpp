@@ -16,6 +16,7 @@
 
 #include "abi/bridge.h"
 #include "driver/api/module.h"
+#include "driver/bridge.h"
 #include "driver/enter.h"
 #include "driver/entry_points.h"
 #include "driver/export_tables/integrity_digest.h"

@@ -1,0 +1,31 @@
+// What the recorder (src/recorder) is given by the driver that loaded it, and what it has told that
+// driver. The virtual and the pass-through driver share it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "abi/bridge.h"
+#include "abi/session.h"
+#include "gpu/block_table.h"
+#include "gpu/shadow_memory.h"
+
+namespace tonnage::driver {
+
+// `content` is the known content of device memory; null: nothing is known of it (a real card).
+// `at_step` is called at the end of each training step; may be null.
+void start_bridge(abi::Session* session, gpu::ContentStore* content, void (*at_step)());
+const abi::Bridge* bridge();
+
+// The blocks of PyTorch's allocator, as far as the recorder tells of them.
+gpu::BlockTable& torch_blocks();
+// The count that the recorder posted for the next small unknown read on this thread; false: none.
+// Taking it clears it.
+bool take_posted_read(int64_t* value);
+// The recorder accounts for what this kernel writes, launched now: it belongs to an operator, or is
+// one of account_for_kernels.
+bool accounted_for(std::string_view kernel);
+// Bridge::set_upload_policy of this thread.
+int upload_policy();
+
+}  // namespace tonnage::driver
