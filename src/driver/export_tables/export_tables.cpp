@@ -6,6 +6,7 @@
 // facts (the ZLUDA project documents them; docs/interop.md says what is answered here and why).
 // What is not known answers "not supported" and is named in the report.
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -44,9 +45,9 @@ CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
 // with. Named in the report by table and slot, so that a program that does not can be looked into.
 template <int Table, int Index>
 CUresult unknown_slot() {
-  static const std::string name =
-      "private table " + std::to_string(Table) + ", slot " + std::to_string(Index);
-  record_stub_call(name.c_str());
+  char name[64];
+  snprintf(name, sizeof name, "private table %d, slot %d", Table, Index);
+  record_stub_call(name);
   return CUDA_SUCCESS;
 }
 
