@@ -67,12 +67,10 @@ check-pip: all
 	$(BUILD)/pip/bin/python -m pip install --quiet --disable-pip-version-check .
 	$(BUILD)/pip/bin/tonnage run --gpu "RTX 3060" -- $(abspath $(VENV))/bin/python -c "import torch; torch.zeros(1 << 20, device='cuda')"
 
-# The real programs of bench/truth, from bare git mirrors in MIRRORS (see bench/truth/README.md).
-TRUTH_PROGRAMS ?= ../shared/programs
+# The real programs of bench/truth, from github.com, or from bare git mirrors: make programs MIRRORS=<folder with OWNER+NAME/repo>
 programs: $(PROGRAMS_VENV)/.made
-	test -d "$(MIRRORS)" || { echo "make programs: name the folder of git mirrors: make programs MIRRORS=…"; exit 2; }
-	sh $(TRUTH_PROGRAMS)/get.sh .programs $(MIRRORS)
-	$(PROGRAMS_VENV)/bin/python $(TRUTH_PROGRAMS)/prep.py .programs
+	bench/truth/programs/get.sh .programs $(MIRRORS)
+	$(PROGRAMS_VENV)/bin/python bench/truth/programs/prep.py .programs
 $(PROGRAMS_VENV)/.made: requirements-programs.txt $(VENV)/.made
 	test -x $(PROGRAMS_VENV)/bin/python || $(VENV)/bin/python -m venv $(PROGRAMS_VENV)
 	echo "$(abspath $(SITE))" > $$(echo $(PROGRAMS_VENV)/lib/python3*/site-packages)/zz_base.pth

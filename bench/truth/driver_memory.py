@@ -6,7 +6,7 @@ real one. Each line of h200-driver-memory.txt is an operator after which free me
   driver_memory.py --filter resnet     some of them
   driver_memory.py --measure FILE      writes such a file; for the real card, and nothing else may run on it
 
-The configurations are those of ../shared/truth/train.py (TONNAGE_TRUTH names another folder), two steps each.
+The configurations are those of configurations/train.py, two steps each.
 """
 import argparse
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TRUTH = Path(os.environ.get("TONNAGE_TRUTH", ROOT.parent / "shared/truth")).absolute()
+TRUTH = HERE / "configurations"
 CHILD = r"""
 import runpy, sys
 import torch
@@ -71,8 +71,6 @@ def main():
     p.add_argument("--file", type=Path, default=HERE / "h200-driver-memory.txt")
     p.add_argument("--results", type=Path, default=ROOT / "build/truth")
     a = p.parse_args()
-    if not (TRUTH / "train.py").exists():
-        sys.exit(f"driver_memory: {TRUTH}/train.py is not there; name its folder with TONNAGE_TRUTH")
     if not a.measure and not (ROOT / "build/bin/tonnage").exists():
         sys.exit(f"driver_memory: {ROOT}/build/bin/tonnage is not there; run `make`")
     a.results.mkdir(parents=True, exist_ok=True)

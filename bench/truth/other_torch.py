@@ -5,7 +5,7 @@
   other_torch.py torch26    only that one
 
 There is no truth for these builds, so nothing is compared with a card: a report adds up if its labels sum to its totals, and
-its peaks are PyTorch's own (the JSON line of the truth's train.py). Driver functions that nobody wrote, reads of unknown values and
+its peaks are PyTorch's own (the JSON line of configurations/train.py). Driver functions that nobody wrote, reads of unknown values and
 messages of the report are counted beside it.
 """
 import argparse
@@ -73,7 +73,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("builds", nargs="*", metavar="BUILD", help=f"of {', '.join(BUILDS)}")
     p.add_argument("--tonnage", type=Path, default=ROOT / "build/bin/tonnage")
-    p.add_argument("--truth", type=Path, default=Path(os.environ.get("TONNAGE_TRUTH", ROOT.parent / "shared/truth")))
+    p.add_argument("--truth", type=Path, default=ROOT / "bench/truth/configurations", help="a folder with train.py")
     p.add_argument("--gpu", default="h200")
     p.add_argument("--filter", default="")
     p.add_argument("--json", type=Path)

@@ -7,7 +7,7 @@
 
 Where free blocks of equal size are left, PyTorch's allocator takes the one with the lower address, and addresses follow from the
 host's address space: so only runs on one host can be compared, and several of them. The configurations are the truth's
-(train.py, models.py; --truth or TONNAGE_TRUTH names the folder, ../shared/truth by default).
+(configurations/train.py).
 """
 import argparse
 import collections
@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from run_truth import ROOT, run_process, what_failed
+from run_truth import HERE, ROOT, run_process, what_failed
 
 # Those of the measured ones that are known to vary on some host.
 DEFAULT = ["deeplabv3_resnet50 4 fp32 sgdm", "hf_gpt2 12 bf16 adamw", "hf_gpt2 8 bf16_pure adamw_fused", "gpt_small 16 bf16_pure adamw",
@@ -34,7 +34,7 @@ def parse_args():
     p.add_argument("--gpu", default="h200")
     p.add_argument("--tonnage", type=Path, default=ROOT / "build/bin/tonnage")
     p.add_argument("--python", type=Path, default=ROOT / ".venv/bin/python")
-    p.add_argument("--truth", type=Path, default=os.environ.get("TONNAGE_TRUTH", ROOT / "../shared/truth"))
+    p.add_argument("--truth", type=Path, default=HERE / "configurations", help="a folder with train.py")
     p.add_argument("--limit", type=float, default=300, metavar="S", help="seconds for one run (default 300)")
     p.add_argument("--json", type=Path, metavar="FILE")
     return p.parse_args()

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Runs every configuration that was measured on a real H200 on the virtual one, and prints the difference in bytes.
 
-  run_truth.py rows                 the training configurations (h200-torch2.11.jsonl): every figure at every step
-  run_truth.py programs             the real programs (h200.jsonl): the whole run
+  run_truth.py rows                 the training configurations (configurations/h200-torch2.11.jsonl): every figure at every step
+  run_truth.py programs             the real programs (programs/h200.jsonl): the whole run
   run_truth.py rows --rows bench/truth/h200-other-rows.jsonl      66 more configurations
   run_truth.py rows --filter unet -j 2 --resume
 
-The truth is looked for in ../shared/truth and ../shared/programs beside the repository; TONNAGE_TRUTH and
-TONNAGE_PROGRAMS_TRUTH (or --truth, --programs-truth) name other folders. `make programs` fetches what the programs need.
+What the H200 did is in configurations/ and programs/. `make programs` fetches the programs themselves.
 Results are kept as JSON lines, one per configuration, so a run can be taken up again with --resume; --json writes
 the summary too. Nothing is timed here: the seconds are only printed.
 """
@@ -24,10 +23,11 @@ import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 # Compared at each step of a row. The first two are the figures that a user asks for.
 STEP_FIGURES = ("peak", "peak_reserved", "reserved", "after_forward", "peak_forward", "after_backward", "peak_backward", "after_step")
-# Their sizes follow from random data, so a bound is the answer and not an exact figure (the truth's README says which).
+# Their sizes follow from random data, so a bound is the answer and not an exact figure (README.md says which).
 DATA_DEPENDENT = {"boolean", "fasterrcnn", "hf_mixtral"}
 
 
@@ -46,9 +46,8 @@ def parse_args():
     p.add_argument("--python", type=Path, default=ROOT / ".venv/bin/python", help="for the rows")
     p.add_argument("--programs-python", type=Path, default=ROOT / ".venv-programs/bin/python", help="for the programs")
     p.add_argument("--programs", type=Path, default=ROOT / ".programs", help="the folder with the real programs")
-    p.add_argument("--truth", type=Path, default=Path(os.environ.get("TONNAGE_TRUTH", ROOT.parent / "shared/truth")))
-    p.add_argument("--programs-truth", type=Path,
-                   default=Path(os.environ.get("TONNAGE_PROGRAMS_TRUTH", ROOT.parent / "shared/programs")))
+    p.add_argument("--truth", type=Path, default=HERE / "configurations", help="a folder with train.py and its rows")
+    p.add_argument("--programs-truth", type=Path, default=HERE / "programs", help="a folder with run.sh, list.txt and h200.jsonl")
     p.add_argument("--rows", type=Path, metavar="FILE", help="other configurations than the truth's own, in the same form (h200-other-rows.jsonl)")
     p.add_argument("--results", type=Path, default=ROOT / "build/truth", help="folder for results and logs")
     p.add_argument("--json", type=Path, metavar="FILE", help="write all results and the summary")
@@ -58,7 +57,7 @@ def parse_args():
 
 def read_lines(path):
     if not path.exists():
-        sys.exit(f"run_truth: {path} is not there; name its folder with --truth / --programs-truth or TONNAGE_TRUTH")
+        sys.exit(f"run_truth: {path} is not there; name its folder with --truth or --programs-truth")
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 

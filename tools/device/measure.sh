@@ -2,7 +2,7 @@
 # Measures a real GPU: addresses that its driver hands out, what its driver answers, what takes memory outside the
 # allocator, and a step's time. Writes six compressed files into the folder given. About seven minutes on an H200.
 #
-#   tools/device/measure.sh FOLDER      REAL_LIBCUDA, TONNAGE_TRUTH, PYTHON, MEASURE_SECONDS as needed
+#   tools/device/measure.sh FOLDER      REAL_LIBCUDA, PYTHON, MEASURE_SECONDS as needed
 set -u
 out=${1:?usage: measure.sh FOLDER}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,9 +13,7 @@ python=${PYTHON:-python3}
 real=${REAL_LIBCUDA:-$(ldconfig -p | awk '/libcuda\.so\.1 .*x86-64/{print $NF; exit}')}
 [ -e "${real:-}" ] || real=/usr/local/nvidia/lib64/libcuda.so.1
 [ -e "$real" ] || { echo "measure.sh: no libcuda.so.1 found; name it with REAL_LIBCUDA"; exit 1; }
-for truth in "${TONNAGE_TRUTH:-}" "$here/../../../shared/truth" "$here/../../shared/truth" "$here/../../.carry/truth"; do
-  [ -n "$truth" ] && [ -f "$truth/train.py" ] && break
-done
+truth=$here/../../bench/truth/configurations
 include=$(for d in /usr/local/cuda/include /usr/local/cuda*/include "$("$python" -c 'import nvidia, os; print(os.path.join(list(nvidia.__path__)[0], "cu13", "include"))' 2>/dev/null)"; do
   [ -f "$d/cuda.h" ] && echo "$d" && break; done)
 work=$(mktemp -d)
@@ -27,7 +25,7 @@ limit() { local most=$1; shift; local t; t=$(left); [ "$t" -gt 3 ] || { say "no 
 # pack NAME FILES…: one compressed text file.
 pack() { local name=$1; shift; cat "$@" 2>/dev/null | xz -T0 -6 > "$out/$name.xz"; say "$name: $(cat "$@" 2>/dev/null | wc -l) lines, $(stat -c %s "$out/$name.xz") bytes"; }
 
-say "driver $real, headers $include, truth ${truth:-none}"
+say "driver $real, headers $include"
 flags="-std=c++20 -O1 -w -I$include"
 g++ $flags "$here/addresses.cpp" "$real" -o "$work/addresses" || exit 1
 g++ $flags "$here/answers.cpp" "$real" -ldl -o "$work/answers" || exit 1
@@ -72,10 +70,9 @@ done
 pack code.txt "$work"/code-*.txt
 
 # 4. Training: first as it is (the time of a step), then behind freelog.
-if [ -f "$truth/train.py" ]; then
-  cd "$truth" || exit 1
-  STEPS=12 limit 60 "$python" train.py gpt_medium 8 bf16 adamw > "$work/plain.txt" 2>&1
-  "$python" - "$work/plain.txt" << 'PY'
+cd "$truth" || exit 1
+STEPS=12 limit 60 "$python" train.py gpt_medium 8 bf16 adamw > "$work/plain.txt" 2>&1
+"$python" - "$work/plain.txt" << 'PY'
 import json, statistics, sys
 for line in open(sys.argv[1]):
     if line.startswith("JSON"):
@@ -83,12 +80,12 @@ for line in open(sys.argv[1]):
         s = [x["seconds"] for x in r["steps"][3:]]
         print("gpt_medium bf16 batch 8: median step %.2f ms, lowest %.2f, highest %.2f; device_used %d, peak %d" % (1e3 * statistics.median(s), 1e3 * min(s), 1e3 * max(s), r["device_used"], r["steps"][-1]["peak"]))
 PY
-  while read -r row; do
-    name=$(echo $row | tr ' ' '-')
-    { echo "begin $row"; FREELOG_REAL=$real FREELOG_OUT=$work/log LD_LIBRARY_PATH=$work:${LD_LIBRARY_PATH:-} limit 70 "$python" train.py $row < /dev/null 2>&1; echo "exit $?"; cat "$work"/log.*; } > "$work/train-$name.txt" 2>&1
-    rm -f "$work"/log.*
-    say "$row: $(grep -c . "$work/train-$name.txt") lines, $(grep '^exit' "$work/train-$name.txt")"
-  done << 'ROWS'
+while read -r row; do
+  name=$(echo $row | tr ' ' '-')
+  { echo "begin $row"; FREELOG_REAL=$real FREELOG_OUT=$work/log LD_LIBRARY_PATH=$work:${LD_LIBRARY_PATH:-} limit 70 "$python" train.py $row < /dev/null 2>&1; echo "exit $?"; cat "$work"/log.*; } > "$work/train-$name.txt" 2>&1
+  rm -f "$work"/log.*
+  say "$row: $(grep -c . "$work/train-$name.txt") lines, $(grep '^exit' "$work/train-$name.txt")"
+done << 'ROWS'
 resnet50 64 bf16 adamw
 gpt_small 12 bf16 adamw
 gpt_small 12 fp32 adamw
@@ -99,7 +96,6 @@ lstm 20 fp32 sgd
 conv3d 2 fp32 adam
 hf_t5_base 4 bf16 adamw
 ROWS
-  pack train.txt "$work/plain.txt" "$work"/train-*.txt
-fi
+pack train.txt "$work/plain.txt" "$work"/train-*.txt
 say done
 ls -l "$out"
