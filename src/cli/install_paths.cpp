@@ -24,12 +24,14 @@ Result<InstallPaths> find_install_paths() {
     paths.recorder_dir = library / "recorder";
     paths.python_dir = share / "python" / "tonnage" / "inject";
     paths.recorder_source_dir = share / "recorder_src";
+    paths.cuda_names_dir = share / "toolkit_src" / "cuda_names";
   } else {
     paths.vgpu_dir = prefix / "lib" / "vgpu";
     paths.passthrough_dir = prefix / "lib" / "passthrough";
     paths.recorder_dir = prefix / "lib" / "recorder";
     paths.python_dir = fs::path(TONNAGE_SOURCE_DIR) / "python" / "tonnage" / "inject";
     paths.recorder_source_dir = fs::path(TONNAGE_SOURCE_DIR) / "src";
+    paths.cuda_names_dir = fs::path(TONNAGE_SOURCE_DIR) / "toolkit" / "cuda_names";
   }
   return paths;
 }

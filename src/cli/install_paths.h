@@ -19,13 +19,14 @@ struct InstallPaths {
       python_dir;  // what goes first on PYTHONPATH; Python imports sitecustomize from it
   std::filesystem::path
       recorder_source_dir;  // sources of the recorder, to build one for another PyTorch
-  bool installed = false;   // false: a build tree
+  std::filesystem::path cuda_names_dir;  // stands in for CUDA's headers where PyTorch has none
+  bool installed = false;                // false: a build tree
 };
 
 // build tree: <build>/bin/tonnage, <build>/lib/{vgpu,passthrough,recorder},
 // <source>/python/tonnage/inject installed:  <prefix>/bin/tonnage,
 // <prefix>/lib/tonnage/{vgpu,passthrough,recorder},
-//             <prefix>/share/tonnage/{python/tonnage/inject,recorder_src}
+//             <prefix>/share/tonnage/{python/tonnage/inject,recorder_src,toolkit_src}
 // Error: the binary's own path cannot be read.
 Result<InstallPaths> find_install_paths();
 

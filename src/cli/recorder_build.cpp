@@ -130,7 +130,7 @@ std::vector<std::string> compile_command(const fs::path& torch_root, const Insta
       "-w",
       "-I" + source.string(),
       "-isystem",
-      (source / "recorder" / "cuda_names").string(),
+      paths.cuda_names_dir.string(),
       "-isystem",
       include,
       "-isystem",

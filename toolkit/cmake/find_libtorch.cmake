@@ -3,7 +3,7 @@
 # unpacked libtorch). Without one, find_package(Torch) as CMAKE_PREFIX_PATH says.
 set(TONNAGE_TORCH_ROOT "" CACHE PATH "The libtorch of the C++ toolkit: a folder with include/torch and lib/libtorch.so")
 if(NOT TONNAGE_TORCH_ROOT)
-  file(GLOB found_torch ${CMAKE_CURRENT_SOURCE_DIR}/../.venv/lib/python3*/site-packages/torch)
+  file(GLOB found_torch ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
   foreach(folder ${found_torch})
     if(EXISTS ${folder}/lib/libtorch.so AND EXISTS ${folder}/include/torch/csrc/api/include/torch/torch.h)
       set(TONNAGE_TORCH_ROOT ${folder} CACHE PATH "The libtorch of the C++ toolkit: a folder with include/torch and lib/libtorch.so" FORCE)

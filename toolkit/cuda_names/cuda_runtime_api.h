@@ -1,5 +1,6 @@
 // The few names of the CUDA runtime's interface that PyTorch's own headers mention, so that the recorder, and the C++ toolkit for older
-// releases, compile where there is no CUDA toolkit (unpacked libtorch archives bring none). Declarations only; values are those of
+// releases, compile where there is no CUDA toolkit (unpacked libtorch archives bring none). This is the only copy: the toolkit also
+// builds alone, so it has it, and the recorder (src/recorder) is compiled with it. Declarations only; values are those of
 // NVIDIA's documentation of the runtime API, unchanged since CUDA 10. The functions are found in the runtime that PyTorch has loaded.
 #pragma once
 
