@@ -2,13 +2,16 @@
 // PyTorch, at the process's first call into CUDA, and calls tonnage_torch_start; nothing else is
 // needed, in Python and in C++ programs alike.
 #include <cstdlib>
+#include <string>
 
 #include "abi/recorder_key.h"
 #include "recorder/observe/allocator.h"
+#include "recorder/observe/context.h"
 #include "recorder/observe/labels.h"
 #include "recorder/observe/operator_observer.h"
 #include "recorder/observe/python_api.h"
 #include "recorder/observe/stacks.h"
+#include "recorder/observe/steps.h"
 #include "recorder/state.h"
 #include "recorder/values/mailbox.h"
 
@@ -22,13 +25,13 @@ void fill_for_driver(tonnage::abi::MemoryEvent* event) noexcept {
     if (event->kind == tonnage::abi::EventKind::kDeviceAlloc) attach_allocator();
     fill_context(event);
   } catch (...) {
-    recorder().counters.exceptions.fetch_add(1, std::memory_order_relaxed);
+    count_exception();
   }
 }
 
 void at_process_end() {
   try {
-    finish_pending_step();
+    finish_pending_step(/*forward_began=*/true);
     record_counters();
     const Counters& c = recorder().counters;
     if (uint64_t n = c.exceptions.load())

@@ -1,6 +1,6 @@
 #include "recorder/state.h"
 
-#include "recorder/values/engine.h"
+#include "recorder/observe/thread.h"
 
 namespace tonnage::recorder {
 namespace {
@@ -8,7 +8,7 @@ namespace {
 thread_local ThreadState* current_state = nullptr;
 thread_local bool thread_ended = false;
 
-// Frees the state with the thread; tensors that are freed even later find no state and are recorded
+// Frees the state with the thread. Tensors that are freed even later find no state and are recorded
 // without context.
 struct Reaper {
   ~Reaper() {

@@ -6,11 +6,12 @@
 #include <atomic>
 #include <string>
 
-#include "recorder/observe/capture.h"
+#include "recorder/observe/context.h"
 #include "recorder/observe/labels.h"
-#include "recorder/observe/operator_observer.h"
-#include "recorder/values/data_dependent.h"
-#include "recorder/values/engine.h"
+#include "recorder/observe/operators.h"
+#include "recorder/observe/thread.h"
+#include "recorder/state.h"
+#include "recorder/values/device.h"
 
 namespace tonnage::recorder {
 namespace {
@@ -20,26 +21,27 @@ using abi::EventKind;
 
 std::atomic<bool> attached{false};
 
-const OpFrame* innermost_leaf(const ThreadState& thread) {
+const Frame* innermost_leaf(const ThreadState& thread) {
   for (size_t i = thread.frames.size(); i-- > 0;)
     if (thread.frames[i].info && thread.frames[i].info->followed()) return &thread.frames[i];
   return nullptr;
 }
 
 void remember_alloc(ThreadState& thread, uint64_t address) {
-  const OpFrame* leaf = innermost_leaf(thread);
+  const Frame* leaf = innermost_leaf(thread);
   if (!leaf) return;
-  thread.recent[thread.recent_next++ % kRecentAllocs] = {address, leaf->serial,
-                                                         leaf == &thread.frames.back()};
+  AllocationState& state = thread.allocations;
+  state.recent[state.next++ % AllocationState::kRecent] = {address, leaf->serial,
+                                                           leaf == &thread.frames.back()};
 }
 
 // Memory that an operator asked the allocator for by itself and gave back before it ended: its
 // scratch memory.
 void label_if_scratch(ThreadState& thread, uint64_t address) {
-  for (RecentAlloc& recent : thread.recent) {
+  for (AllocationState::Recent& recent : thread.allocations.recent) {
     if (recent.address != address) continue;
     bool running = false;
-    for (const OpFrame& frame : thread.frames) running |= frame.serial == recent.serial;
+    for (const Frame& frame : thread.frames) running |= frame.serial == recent.serial;
     if (running && recent.direct) label(address, abi::Category::kWorkspace, 0);
     recent.address = 0;
     return;
@@ -69,7 +71,7 @@ void on_trace(const allocator::TraceEntry& entry) noexcept {
       case Action::FREE_REQUESTED:
         event.kind = EventKind::kFreeRequested;
         if (thread) label_if_scratch(*thread, event.address);
-        address_freed(event.address);
+        address_freed(event.address, event.size_bytes);
         break;
       case Action::FREE_COMPLETED: event.kind = EventKind::kFreeCompleted; break;
       case Action::SEGMENT_ALLOC: event.kind = EventKind::kSegmentAlloc; break;
@@ -85,16 +87,17 @@ void on_trace(const allocator::TraceEntry& entry) noexcept {
       default: return;
     }
     if (event.kind == EventKind::kFreeCompleted && thread &&
-        thread->last_free.address == event.address) {
+        thread->allocations.last_free.address == event.address) {
       // Most frees are completed within the call that requests them.
-      copy_context(thread->last_free, &event);
+      copy_context(thread->allocations.last_free, &event);
     } else {
       fill_context(&event);
     }
-    if (event.kind == EventKind::kFreeRequested && thread) thread->last_free = event;
-    if (event.kind == EventKind::kFreeCompleted && thread) thread->last_free.address = 0;
+    if (event.kind == EventKind::kFreeRequested && thread) thread->allocations.last_free = event;
+    if (event.kind == EventKind::kFreeCompleted && thread)
+      thread->allocations.last_free.address = 0;
     if (event.kind == EventKind::kAlloc && thread)
-      for (const OpFrame& frame : thread->frames)
+      for (const Frame& frame : thread->frames)
         if (frame.from_host) event.flags |= abi::kEventHostSource;
     bridge().emit(&event);
     if (event.kind == EventKind::kAlloc && thread) remember_alloc(*thread, event.address);
@@ -119,8 +122,8 @@ void attach_allocator() {
   }
 }
 
-void label_scratch(ThreadState& thread, OpFrame& frame) {
-  for (RecentAlloc& recent : thread.recent) {
+void label_scratch(ThreadState& thread, Frame& frame) {
+  for (AllocationState::Recent& recent : thread.allocations.recent) {
     if (recent.address == 0 || recent.serial != frame.serial) continue;
     uint64_t address = recent.address;
     recent.address = 0;
@@ -129,9 +132,9 @@ void label_scratch(ThreadState& thread, OpFrame& frame) {
     if (outputs.empty() && !frame.info->result_is_argument.empty()) continue;  // it failed
     bool result = false;
     auto check = [&](const at::Tensor& t) {
-      if (t.defined() && plain_cuda(t))
+      if (t.defined() && device::plain(t))
         result |= reinterpret_cast<uint64_t>(t.unsafeGetTensorImpl()->storage().data()) == address;
-      else if (t.defined() && t.is_cuda())
+      else if (t.defined() && device::has(t))
         result = true;  // sparse, quantised, wrapped: what it owns is not looked into
     };
     for (size_t i = 0; i < outputs.size(); i++)
@@ -169,13 +172,6 @@ void record_counters() {
       return;  // fewer devices than the session has (CUDA_VISIBLE_DEVICES)
     }
   }
-}
-
-bool capturing() {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream().stream(), &status) ==
-             cudaSuccess &&
-         status != cudaStreamCaptureStatusNone;
 }
 
 }  // namespace tonnage::recorder

@@ -2,8 +2,6 @@
 // of parameters, buffers and optimizer states from python/tonnage/labels.py, where it was injected.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 
@@ -11,23 +9,10 @@
 
 namespace tonnage::recorder {
 
-struct ThreadState;
-
 void label(uint64_t address, abi::Category category, uint32_t name);
 
-// A parameter used by an operator: labels it when it is seen for the first time; the module that
-// owns it (interned), 0 if unknown.
-uint32_t module_of_parameter(ThreadState& thread, const at::Tensor& parameter);
-
-// A tensor that requires a gradient was written where none is taken: an update by hand. If it was
-// used before, it is a parameter.
-void parameter_updated(const at::Tensor& parameter);
-
-// The module `levels` levels further out ("a.b.c", 1: "a.b"), 0 if there is none.
-uint32_t outer_module(uint32_t module, size_t levels);
-
 // Under the allocator's lock: the block is gone, and with it what was known about it.
-void address_freed(uint64_t address);
+void address_freed(uint64_t address, uint64_t size_bytes);
 
 // "key=value": what holds for the process.
 void fact(const std::string& text);
@@ -38,5 +23,13 @@ void message(const std::string& text, bool warning);
 // Tells the injected Python part (if any) that the recorder runs; once, from an operator on a
 // Python thread.
 void attach_python();
+// Whether that part is there.
+bool python_names();
+// Asks it for the names of all parameters: not from under a lock, on a thread that may take the
+// GIL. Once a step, and a few times in all.
+void ask_for_names();
+bool names_asked_in_this_step();
+// Asks it what this Python tensor is: it requires a gradient and is no module's parameter.
+void ask_about_leaf(const void* python_object);
 
 }  // namespace tonnage::recorder

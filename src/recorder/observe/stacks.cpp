@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "recorder/observe/python_api.h"
-#include "recorder/state.h"
+#include "recorder/observe/thread.h"
 
 namespace tonnage::recorder {
 namespace {
@@ -125,7 +125,7 @@ class Stacks {
     for (size_t i = 0; i < n; i++) hash = mix(hash, reinterpret_cast<uint64_t>(raw[i].instruction));
     ThreadState* state = thread_state();
     if (!state) return 0;
-    auto& recent = state->stacks[hash % kStackSlots];
+    auto& recent = state->caches.stacks[hash % LookupCaches::kStacks];
     if (recent.hash == hash && recent.id) return recent.id;
     {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -4,43 +4,32 @@
 // others, through files beside the session, and its result is a promise (gpu/shadow_memory.h) that
 // is fetched when somebody reads it: ranks wait for each other only where a real read would wait
 // too.
-//
-// Follows c10d's operators (torch.distributed, DistributedDataParallel, FSDP, DTensor), which all
-// go through the dispatcher.
 #pragma once
 
-#include <cstdint>
-#include <string_view>
+#include <memory>
+#include <vector>
 
-#include "recorder/state.h"
+#include "recorder/values/collective_plan.h"
 
 namespace tonnage::recorder {
 
-struct OpInfo;
+struct CollectiveResult;
+struct Frame;
+struct ThreadState;
 
-// What a c10d operator does with its tensors; kNone for others.
-enum class Collective : uint8_t {
-  kNone,
-  kAllReduce,
-  kBroadcast,
-  kReduce,
-  kAllGather,      // into a list of tensors
-  kAllGatherInto,  // into one tensor
-  kGather,
-  kScatter,
-  kReduceScatter,      // from lists of tensors
-  kReduceScatterFrom,  // from one tensor
-  kAllToAll,           // lists of tensors
-  kAllToAllInto,       // one tensor, split by rows
-  kSend,
-  kReceive,
-  kReceiveFromAny,
+// What a c10d operator will have written.
+struct PendingCollective {
+  PendingCollective();
+  ~PendingCollective();
+#ifdef TONNAGE_HAS_C10D
+  std::vector<std::unique_ptr<CollectiveResult>> results;
+  std::vector<Extent> unknown;  // written, with what is not known
+#endif
 };
-Collective collective_of(std::string_view operator_name);
 
 // before_collective posts this rank's contribution; after_collective makes the results promises, or
 // unknown.
-void before_collective(ThreadState& thread, OpFrame& frame);
-void after_collective(ThreadState& thread, OpFrame& frame);
+void before_collective(ThreadState& thread, Frame& frame);
+void after_collective(Frame& frame);
 
 }  // namespace tonnage::recorder

@@ -1,7 +1,6 @@
-// Operators whose result's size depends on data (nonzero, unique, …) and host reads that decide a
-// size or a check.
+// Operators whose result's size depends on data (nonzero, unique, …).
 //
-// Their real CUDA host code runs and reads a count back; before it does, the count is computed
+// Their real CUDA host code runs and reads a count back. Before it does, the count is computed
 // (known data) or assumed (unknown data: the upper bound, or the share that the user set) and
 // posted to the driver, which answers the read with it. Assumptions are recorded with operator and
 // line.
@@ -11,18 +10,22 @@
 // or 8 bytes each.
 #pragma once
 
-#include "recorder/state.h"
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
 
 namespace tonnage::recorder {
 
-struct OpInfo;
+struct Frame;
+struct ThreadState;
 
-// Both run inside the recorder's own scope (record functions off).
-void before_selection(ThreadState& thread, OpFrame& frame);
-void after_selection(ThreadState& thread, OpFrame& frame);
-void after_coalesce(OpFrame& frame);
+// All run inside the recorder's own scope (record functions off).
+void begin_data_dependent(ThreadState& thread, Frame& frame,
+                          c10::ArrayRef<const c10::IValue> inputs);
+void begin_coalesce(Frame& frame, c10::ArrayRef<const c10::IValue> inputs);
+void end_coalesce(Frame& frame, c10::ArrayRef<const c10::IValue> outputs);
 
-// The block at this address was freed: what was assumed about it is void.
-void forget_assumption(uint64_t address);
+// A size was assumed: `taken` of at most `bound`.
+void note_assumed_size(uint32_t operator_name, int64_t taken, int64_t bound);
 
 }  // namespace tonnage::recorder

@@ -2,27 +2,30 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
-#include <c10/cuda/CUDAFunctions.h>
 
-#include <cstring>
+#include <memory>
 #include <optional>
 
-#include "recorder/observe/capture.h"
+#include "recorder/observe/operators.h"
+#include "recorder/observe/thread.h"
+#include "recorder/state.h"
+#include "recorder/values/assumed.h"
+#include "recorder/values/assumed_results.h"
+#include "recorder/values/content.h"
 #include "recorder/values/data_dependent.h"
+#include "recorder/values/formulas.h"
+#include "recorder/values/host_reads.h"
+#include "recorder/values/philox.h"
 #include "recorder/values/plain_cpu.h"
+#include "recorder/values/statistics.h"
 
 namespace tonnage::recorder {
 namespace {
 
-constexpr int kGiveUpAfter = 4;
-constexpr size_t kMaxRuns = 1 << 16;  // pieces of a strided tensor that are handled one by one
+using Follow = ValueSlot::Follow;
+using Values = c10::ArrayRef<const c10::IValue>;
 
-at::Tensor cpu_like(const at::Tensor& t) {
-  return at::empty_strided(t.sizes(), t.strides(),
-                           at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
-}
+constexpr int kGiveUpAfter = 4;
 
 // Random operators draw from a generator of their own, so that the program's random numbers stay
 // what they were.
@@ -31,44 +34,21 @@ at::Generator& private_generator() {
   return *generator;
 }
 
-bool is_integer(const at::Tensor& t) {
-  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
-}
+// --- Looking at the inputs ---
 
-// Calls f(element offset, elements) for every run of adjacent elements; false if there are too many.
-template <class F>
-bool for_each_run(const at::Tensor& t, F f) {
-  int64_t run = 1;
-  int64_t inner = t.dim();
-  while (inner > 0 && (t.size(inner - 1) == 1 || t.stride(inner - 1) == run))
-    run *= t.size(--inner);
-  int64_t count = 1;
-  for (int64_t d = 0; d < inner; d++) count *= t.size(d);
-  if (static_cast<uint64_t>(count) > kMaxRuns) return false;
-  std::vector<int64_t> index(static_cast<size_t>(inner), 0);
-  for (int64_t i = 0; i < count; i++) {
-    int64_t offset = 0;
-    for (int64_t d = 0; d < inner; d++) offset += index[static_cast<size_t>(d)] * t.stride(d);
-    f(offset, run, i);
-    for (int64_t d = inner - 1; d >= 0 && ++index[static_cast<size_t>(d)] == t.size(d); d--)
-      index[static_cast<size_t>(d)] = 0;
-  }
-  return true;
-}
+enum class Input { kKnown, kUnknown, kOdd, kHost };
 
-enum class Input { kKnown, kUnknown, kOpaque, kHost };
-
-// Cheap look at one input; does not read content.
+// A cheap look at one input; does not read content.
 Input classify(const at::Tensor& t) {
   if (!t.defined()) return Input::kHost;
-  const auto keys = t.unsafeGetTensorImpl()->key_set();
-  if (!keys.has_backend(c10::BackendComponent::CUDABit)) {
-    if (keys.has_backend(c10::BackendComponent::CPUBit) && keys.has(c10::DispatchKey::Dense) &&
-        !keys.has(c10::DispatchKey::Python))
-      return Input::kHost;
-    return Input::kOpaque;
+  if (!device::has(t)) {
+    const auto keys = t.unsafeGetTensorImpl()->key_set();
+    const bool plain_host = keys.has_backend(c10::BackendComponent::CPUBit) &&
+                            keys.has(c10::DispatchKey::Dense) &&
+                            !keys.has(c10::DispatchKey::Python);
+    return plain_host ? Input::kHost : Input::kOdd;
   }
-  if (!plain_cuda(t)) return Input::kOpaque;
+  if (!device::plain(t)) return Input::kOdd;
   if (t.numel() == 0) return Input::kKnown;
   if (static_cast<uint64_t>(t.numel()) * t.element_size() > recorder().settings.known_integer_bytes)
     return Input::kUnknown;
@@ -77,87 +57,92 @@ Input classify(const at::Tensor& t) {
 
 // Only puts elements in their places: scatter_ with a reduction and index_put_ with accumulation
 // also work with what was there.
-bool only_places(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+bool only_places(const OpInfo& info, Values inputs) {
   if (!info.any_may_be_unknown) return false;
+  constexpr size_t kAccumulate = 3;
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
-    if (inputs[i].isString() || (i == 3 && inputs[i].isBool() && inputs[i].toBool())) return false;
+    if (inputs[i].isString() || (i == kAccumulate && inputs[i].isBool() && inputs[i].toBool()))
+      return false;
   return true;
 }
 
-struct Verdict {
-  bool cuda = false;  // concerns the device at all
-  bool opaque = false;
-  bool candidate = true;
-  bool partial = false;  // a candidate some of whose arguments are unknown
+// What the inputs say of a call.
+class Verdict {
+ public:
+  Verdict(const OpInfo& info, Values inputs)
+      : info_(info), may_stand_in_(only_places(info, inputs)) {
+    for (size_t i = 0; i < inputs.size() && i < info.arguments() && !odd; i++) {
+      if (inputs[i].isDevice()) {
+        concerns_device |= device::is(inputs[i].toDevice());
+        continue;
+      }
+      for_each_tensor(info.kinds[i], inputs[i],
+                      [&](const at::Tensor& t, int element) { look(t, i, element); });
+    }
+    if (partial && !some_known_) candidate = false;
+  }
+
+  bool concerns_device = false;
+  bool odd = false;       // a tensor that is not plain: the call is left alone
+  bool candidate = true;  // may be computed
+  bool partial = false;   // a candidate some of whose arguments are unknown
+
+ private:
+  void look(const at::Tensor& t, size_t argument, int element) {
+    if (!t.defined() || odd) return;
+    if (!candidate && concerns_device) {
+      // Dismissed already. Only odd tensors matter now, and an odd list begins with one.
+      if (element <= 0 && device::has(t) && !device::plain(t)) odd = true;
+      return;
+    }
+    const bool written = info_.writes[argument] != 0;
+    switch (classify(t)) {
+      case Input::kOdd: odd = true; break;
+      case Input::kHost: candidate &= !written; break;
+      case Input::kUnknown: look_at_unknown(t, argument); break;
+      case Input::kKnown:
+        concerns_device = some_known_ = true;
+        if (written && !small_enough(info_, t)) candidate = false;
+        break;
+    }
+  }
+
+  void look_at_unknown(const at::Tensor& t, size_t argument) {
+    concerns_device = true;
+    const bool write_only = info_.write_only[argument] != 0;
+    if (may_stand_in_ && info_.may_be_unknown[argument] && small_enough(info_, t))
+      partial = true;
+    else if (!write_only)
+      candidate = false;
+    if (write_only && !small_enough(info_, t)) candidate = false;
+  }
+
+  const OpInfo& info_;
+  const bool may_stand_in_;
+  bool some_known_ = false;
 };
 
-Verdict judge(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
-  Verdict v;
-  bool some_known = false;
-  const bool may_stand_in = only_places(info, inputs);
-  for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
-    const c10::IValue& value = inputs[i];
-    if (value.isDevice()) {
-      v.cuda |= value.toDevice().is_cuda();
-      continue;
-    }
-    bool written = info.writes[i], write_only = info.write_only[i];
-    for_each_tensor(info.kinds[i], value, [&](const at::Tensor& t, int element) {
-      if (!t.defined() || v.opaque) return;
-      if (!v.candidate && v.cuda) {  // dismissed already; only odd tensors matter now, and an odd
-                                     // list begins with one
-        if (element <= 0 && t.is_cuda() && !plain_cuda(t)) v.opaque = true;
-        return;
-      }
-      switch (classify(t)) {
-        case Input::kOpaque: v.opaque = true; break;
-        case Input::kHost: v.candidate &= !written; break;
-        case Input::kUnknown:
-          v.cuda = true;
-          if (may_stand_in && info.may_be_unknown[i] && small_enough(info, t))
-            v.partial = true;
-          else if (!write_only)
-            v.candidate = false;
-          if (write_only && !small_enough(info, t)) v.candidate = false;
-          break;
-        case Input::kKnown:
-          v.cuda = true;
-          some_known = true;
-          if (written && !small_enough(info, t)) v.candidate = false;
-          break;
-      }
-    });
-    if (v.opaque) break;
-  }
-  if (v.partial && !some_known) v.candidate = false;
-  return v;
+void forget_argument(ArgumentKind kind, const c10::IValue& value) {
+  for_each_tensor(kind, value, [](const at::Tensor& t, int) {
+    if (t.defined() && device::has(t) && device::plain(t)) forget(t);
+  });
 }
 
-void forget_written(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+void forget_written(const OpInfo& info, Values inputs) {
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++)
-    if (info.writes[i])
-      for_each_tensor(info.kinds[i], inputs[i], [](const at::Tensor& t, int) {
-        if (t.defined() && plain_cuda(t)) forget(t);
-      });
-  for (int i : info.hidden_writes)
-    if (static_cast<size_t>(i) < inputs.size())
-      for_each_tensor(info.kinds[static_cast<size_t>(i)], inputs[static_cast<size_t>(i)],
-                      [](const at::Tensor& t, int) {
-                        if (t.defined() && plain_cuda(t)) forget(t);
-                      });
+    if (info.writes[i]) forget_argument(info.kinds[i], inputs[i]);
+  for (int hidden : info.hidden_writes) {
+    const auto i = static_cast<size_t>(hidden);
+    if (i < inputs.size()) forget_argument(info.kinds[i], inputs[i]);
+  }
 }
 
-// A copy that the driver itself sees as a copy, or one that ends on the host.
-bool copy_is_drivers(c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return false;
-  const at::Tensor& to = inputs[0].toTensor();
-  const at::Tensor& from = inputs[1].toTensor();
-  if (!to.defined() || !from.defined()) return true;
-  if (!to.is_cuda() || !from.is_cuda())
-    return true;  // pieces of it that are kernels are copy_ calls inside
-  return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
-         to.strides() == from.strides() && to.is_non_overlapping_and_dense();
+void forget_results(const OpInfo& info, Values outputs) {
+  for (size_t i = 0; i < outputs.size(); i++)
+    if (!info.result_is_argument[i]) forget_argument(info.result_kinds[i], outputs[i]);
 }
+
+// --- Loading ---
 
 // In place of an unknown argument; undefined where nothing can be.
 at::Tensor stand_in(const OpInfo& info, PendingCompute& pending, size_t argument,
@@ -165,17 +150,17 @@ at::Tensor stand_in(const OpInfo& info, PendingCompute& pending, size_t argument
   if (!pending.may_stand_in || !info.may_be_unknown[argument] || !small_enough(info, device))
     return {};
   pending.partial = true;
-  return cpu_like(device).fill_(pending.stand_in);
+  return load_or(device, pending.stand_in);
 }
 
 // Keeps the call's inputs; loads what the operator changes.
-bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, PendingCompute& out) {
+bool keep_inputs(const OpInfo& info, Values inputs, PendingCompute& out) {
   out.inputs.assign(inputs.begin(), inputs.end());
   bool complete = true;
   for (size_t i = 0; i < inputs.size() && i < info.arguments(); i++) {
     if (!info.writes[i]) continue;
     for_each_tensor(info.kinds[i], inputs[i], [&](const at::Tensor& t, int element) {
-      if (!t.defined() || !t.is_cuda() || !complete) return;
+      if (!t.defined() || !device::has(t) || !complete) return;
       at::Tensor copy = info.write_only[i] ? cpu_like(t) : load(t);
       if (!copy.defined()) copy = stand_in(info, out, i, t);
       if (!copy.defined()) complete = false;
@@ -185,293 +170,70 @@ bool keep_inputs(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs, Pe
   return complete;
 }
 
-// The value as an element of the type, in the low bytes; nothing where the type is not one of these.
-std::optional<uint64_t> element_bits(at::ScalarType type, const at::Scalar& value) {
-  uint64_t bits = 0;
-  const auto put = [&](auto element) { std::memcpy(&bits, &element, sizeof element); };
-  switch (type) {
-    case at::kFloat: put(value.to<float>()); break;
-    case at::kDouble: put(value.to<double>()); break;
-    case at::kHalf: put(value.to<at::Half>()); break;
-    case at::kBFloat16: put(value.to<at::BFloat16>()); break;
-    case at::kLong: put(value.to<int64_t>()); break;
-    case at::kInt: put(value.to<int32_t>()); break;
-    case at::kShort: put(value.to<int16_t>()); break;
-    case at::kChar: put(value.to<int8_t>()); break;
-    case at::kByte: put(value.to<uint8_t>()); break;
-    case at::kBool: put(value.to<bool>()); break;
-    default: return std::nullopt;
-  }
-  return bits;
-}
+// Makes the CPU operator's arguments of a call's.
+class Preparation {
+ public:
+  Preparation(const OpInfo& info, PendingCompute& pending) : info_(info), pending_(pending) {}
 
-// fill_ with a known value: the content is a pattern, which costs nothing however large the tensor
-// is. Null where it is none.
-std::unique_ptr<PendingFormula> fill_formula(c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.size() != 2 || !inputs[0].isTensor() || !inputs[1].isScalar()) return nullptr;
-  const at::Tensor& device = inputs[0].toTensor();
-  if (!device.is_non_overlapping_and_dense() || device.numel() == 0) return nullptr;
-  std::optional<uint64_t> bits;
-  try {
-    bits = element_bits(device.scalar_type(), inputs[1].toScalar());
-  } catch (...) {  // the value does not fit: the operator itself will say so
-  }
-  if (!bits) return nullptr;
-  auto width = static_cast<unsigned>(device.element_size());
-  if (width == 8 && *bits == 0) width = 1;
-  if (width == 8 && (*bits >> 32) == (*bits & 0xffffffff)) width = 4;
-  if (width > 4) return nullptr;
-  auto formula = std::make_unique<PendingFormula>();
-  *formula = {device, static_cast<uint32_t>(*bits), width, 0, 0};
-  return formula;
-}
-
-// arange(start, end, step, out) of whole numbers.
-std::unique_ptr<PendingFormula> range_formula(c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.size() != 4 || !inputs[0].isInt() || !inputs[1].isInt() || !inputs[2].isInt() ||
-      !inputs[3].isTensor())
-    return nullptr;
-  const at::Tensor& device = inputs[3].toTensor();
-  if (device.scalar_type() != at::kLong && device.scalar_type() != at::kInt) return nullptr;
-  auto formula = std::make_unique<PendingFormula>();
-  *formula = {device, 0, 0, inputs[0].toInt(), inputs[2].toInt()};
-  return formula;
-}
-
-void store_range(ThreadState& thread, const PendingFormula& range) {
-  const at::Tensor& device = range.target;  // has its size now
-  if (!small_enough(device)) return forget(device);
-  const auto write = [&](auto element) {
-    std::vector<decltype(element)> elements(static_cast<size_t>(device.numel()));
-    int64_t value = range.start;
-    for (auto& e : elements) {
-      e = static_cast<decltype(element)>(value);
-      value =
-          static_cast<int64_t>(static_cast<uint64_t>(value) + static_cast<uint64_t>(range.step));
+  // False if some content turns out to be unknown.
+  bool run() {
+    std::vector<c10::IValue> arguments;
+    arguments.reserve(pending_.inputs.size());
+    for (size_t i = 0; i < pending_.inputs.size(); i++) {
+      arguments.push_back(argument(i, pending_.inputs[i]));
+      if (!complete_) return false;
     }
-    if (device.is_contiguous())
-      return bridge().content_set(address_of(device), elements.data(),
-                                  elements.size() * sizeof element);
-    PlainCpuScope scope(thread);
-    at::Tensor host =
-        at::empty(device.sizes(), at::TensorOptions().dtype(device.scalar_type()).device(at::kCPU));
-    std::memcpy(host.mutable_data_ptr(), elements.data(), elements.size() * sizeof element);
-    store(device, host);
-  };
-  if (device.scalar_type() == at::kLong)
-    write(int64_t{});
-  else
-    write(int32_t{});
-}
-
-void store_formula(ThreadState& thread, const PendingFormula& formula) {
-  const at::Tensor& device = formula.target;
-  if (device.numel() == 0) return;
-  if (capturing()) return forget(device);
-  if (formula.width == 0)
-    store_range(thread, formula);
-  else
-    bridge().content_fill(address_of(device), formula.pattern, formula.width, span_bytes(device));
-  recorder().counters.computed.fetch_add(1, std::memory_order_relaxed);
-}
-
-// Host-to-device copies keep their bytes as known content unless they are weights or large
-// floating-point data, which nothing that is computed reads.
-constexpr int64_t kKeptFloats = 1 << 20;
-int upload_policy(c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return 0;
-  const at::Tensor& to = inputs[0].toTensor();
-  const at::Tensor& from = inputs[1].toTensor();
-  if (!to.defined() || !from.defined() || !to.is_cuda() || !from.device().is_cpu() ||
-      is_integer(from))
-    return 0;
-  return from.numel() > kKeptFloats || (from.requires_grad() && from.numel() > 1) ? -1 : 0;
-}
-
-}  // namespace
-
-bool plain_cuda(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet kOdd(
-      {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
-       c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
-       c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::FuncTorchGradWrapper,
-       c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-       c10::DispatchKey::ZeroTensor, c10::DispatchKey::Named});
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const auto keys = impl->key_set();
-  return keys.has_backend(c10::BackendComponent::CUDABit) && keys.has(c10::DispatchKey::Dense) &&
-         !keys.has_any(kOdd) && impl->has_storage() &&
-         impl->storage().device_type() == c10::DeviceType::CUDA;
-}
-
-uint64_t address_of(const at::Tensor& tensor) {
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  const void* base = impl->storage().data();
-  return reinterpret_cast<uint64_t>(base) +
-         static_cast<uint64_t>(impl->storage_offset()) * impl->itemsize();
-}
-
-uint64_t span_bytes(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return tensor.nbytes();
-  if (tensor.numel() == 0) return 0;
-  int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
-  return static_cast<uint64_t>(last + 1) * tensor.element_size();
-}
-
-bool small_enough(at::ScalarType type, int64_t elements) {
-  const Settings& s = recorder().settings;
-  const auto count = static_cast<uint64_t>(elements);
-  if (c10::isIntegralType(type, /*includeBool=*/true))
-    return count * c10::elementSize(type) <= s.known_integer_bytes;
-  return count <= s.known_float_elements;
-}
-bool small_enough(const at::Tensor& tensor) {
-  return small_enough(tensor.scalar_type(), tensor.numel());
-}
-
-// Attention masks of real numbers, which the host may read back (whether one is causal).
-constexpr int64_t kMaskFloats = 1 << 20;
-bool small_enough(const OpInfo& info, const at::Tensor& tensor) {
-  return small_enough(tensor) || keeps_drawn_floats(info, tensor) ||
-         (info.shapes_masks && tensor.numel() <= kMaskFloats);
-}
-
-at::Tensor load(const at::Tensor& device) {
-  at::Tensor copy = cpu_like(device);
-  uint64_t span = span_bytes(device);
-  if (span == 0) return copy;
-  uint64_t address = address_of(device);
-  if (span <= recorder().settings.known_integer_bytes && copy.storage().nbytes() >= span &&
-      bridge().content_get(address, copy.mutable_data_ptr(), span))
-    return copy;
-  // A view with gaps: only its own elements need to be known.
-  at::Tensor dense = at::empty(device.sizes(), copy.options());
-  char* out = static_cast<char*>(dense.mutable_data_ptr());
-  size_t item = device.element_size();
-  bool known = true;
-  bool few = for_each_run(device, [&](int64_t offset, int64_t run, int64_t i) {
-    if (known)
-      known = bridge().content_get(address + static_cast<uint64_t>(offset) * item,
-                                   out + static_cast<size_t>(i * run) * item,
-                                   static_cast<size_t>(run) * item);
-  });
-  return few && known ? dense : at::Tensor();
-}
-
-bool store(const at::Tensor& device, const at::Tensor& value) {
-  uint64_t span = span_bytes(device);
-  if (span == 0) return true;
-  uint64_t address = address_of(device);
-  if (!value.defined() || value.sizes() != device.sizes() ||
-      value.scalar_type() != device.scalar_type() || !value.device().is_cpu() || capturing()) {
-    forget(device);
-    return false;
-  }
-  if (device.is_non_overlapping_and_dense()) {
-    at::Tensor same = value.strides() == device.strides() ? value : cpu_like(device).copy_(value);
-    bridge().content_set(address, same.const_data_ptr(), span);
+    pending_.arguments = std::move(arguments);
     return true;
   }
-  at::Tensor dense = value.contiguous();
-  const char* in = static_cast<const char*>(dense.const_data_ptr());
-  size_t item = device.element_size();
-  bool few = for_each_run(device, [&](int64_t offset, int64_t run, int64_t i) {
-    bridge().content_set(address + static_cast<uint64_t>(offset) * item,
-                         in + static_cast<size_t>(i * run) * item, static_cast<size_t>(run) * item);
-  });
-  if (!few) forget(device);
-  return few;
-}
 
-// The elements in which two results agree become the content. Of memory that was written in part,
-// the rest stays what it was.
-static void store_agreeing(const at::Tensor& device, const at::Tensor& one, const at::Tensor& other,
-                           bool written_in_part) {
-  if (!one.defined() || !other.defined() || one.sizes() != other.sizes()) return forget(device);
-  const at::Tensor first = one.contiguous(), second = other.contiguous();
-  const auto *a = static_cast<const char*>(first.const_data_ptr()),
-             *b = static_cast<const char*>(second.const_data_ptr());
-  const size_t item = device.element_size(), count = static_cast<size_t>(device.numel());
-  if (std::memcmp(a, b, count * item) == 0) {
-    store(device, one);
-    return;
-  }
-  if (!written_in_part || !device.is_contiguous() || capturing()) forget(device);
-  if (!device.is_contiguous() || capturing() || first.scalar_type() != device.scalar_type()) return;
-  size_t runs = 0;
-  for (size_t i = 0; i < count;) {
-    size_t end = i;
-    while (end < count && std::memcmp(a + end * item, b + end * item, item) == 0) end++;
-    if (end > i && ++runs > kMaxRuns) return;
-    if (end > i)
-      bridge().content_set(address_of(device) + i * item, a + i * item, (end - i) * item);
-    i = end + 1;
-  }
-}
-
-void forget(const at::Tensor& device) {
-  uint64_t span = span_bytes(device);
-  if (span == 0) return;
-  uint64_t address = address_of(device);
-  if (!bridge().content_any(address, span)) return;
-  const size_t item = device.element_size();
-  const auto forget_run = [&](int64_t offset, int64_t run, int64_t) {
-    bridge().content_forget(address + static_cast<uint64_t>(offset) * item,
-                            static_cast<size_t>(run) * item);
-  };
-  // What lies in the gaps of a view is not its own.
-  if (device.is_non_overlapping_and_dense() || !for_each_run(device, forget_run))
-    bridge().content_forget(address, span);
-}
-
-bool prepare(const OpInfo& info, PendingCompute& pending) {
-  if (!pending.arguments.empty()) return true;
-  bool complete = true;
-  auto copy = [&](size_t i, const at::Tensor& t, int element) -> at::Tensor {
-    if (!t.defined() || !t.is_cuda()) return t;
-    for (const auto& w : pending.written)
-      if (w.argument == i && w.element == element) return w.copy;
-    at::Tensor made = complete ? load(t) : at::Tensor();
-    if (!made.defined() && complete) made = stand_in(info, pending, i, t);
-    if (!made.defined()) complete = false;
-    return made;
-  };
-  std::vector<c10::IValue> arguments;
-  arguments.reserve(pending.inputs.size());
-  for (size_t i = 0; i < pending.inputs.size(); i++) {
-    const c10::IValue& value = pending.inputs[i];
-    if (value.isTensor()) {
-      arguments.emplace_back(copy(i, value.toTensor(), -1));
-    } else if (value.isTensorList()) {
+ private:
+  c10::IValue argument(size_t i, const c10::IValue& value) {
+    if (value.isTensor()) return copy(i, value.toTensor(), -1);
+    if (value.isTensorList()) {
       c10::List<at::Tensor> list;
       int n = 0;
       for (const at::Tensor& t : value.toTensorList()) list.push_back(copy(i, t, n++));
-      arguments.emplace_back(std::move(list));
-    } else if (value.isOptionalTensorList()) {
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       int n = 0;
       for (const std::optional<at::Tensor>& t : value.toOptionalTensorList()) {
-        if (t && t->defined())
-          list.push_back(copy(i, *t, n));
-        else
-          list.push_back(std::nullopt);
+        list.push_back(t && t->defined() ? std::optional<at::Tensor>(copy(i, *t, n))
+                                         : std::nullopt);
         n++;
       }
-      arguments.emplace_back(std::move(list));
-    } else if (value.isDevice() && value.toDevice().is_cuda()) {
-      arguments.emplace_back(c10::Device(c10::kCPU));
-    } else if (static_cast<int>(i) == info.generator_argument) {
-      arguments.emplace_back(private_generator());
-    } else {
-      arguments.emplace_back(value);
+      return list;
     }
-    if (!complete) return false;
+    if (value.isDevice() && device::is(value.toDevice())) return c10::Device(c10::kCPU);
+    if (static_cast<int>(i) == info_.generator_argument) return private_generator();
+    return value;
   }
-  pending.arguments = std::move(arguments);
-  return true;
+
+  at::Tensor copy(size_t i, const at::Tensor& t, int element) {
+    if (!t.defined() || !device::has(t)) return t;
+    for (const auto& w : pending_.written)
+      if (w.argument == i && w.element == element) return w.copy;
+    at::Tensor made = complete_ ? load(t) : at::Tensor();
+    if (!made.defined() && complete_) made = stand_in(info_, pending_, i, t);
+    if (!made.defined()) complete_ = false;
+    return made;
+  }
+
+  const OpInfo& info_;
+  PendingCompute& pending_;
+  bool complete_ = true;
+};
+
+// Loads what is not loaded yet; false if some content turns out to be unknown.
+bool prepare(const OpInfo& info, PendingCompute& pending) {
+  return !pending.arguments.empty() || Preparation(info, pending).run();
 }
 
+// --- Computing ---
+
+// Runs the CPU operator; false if it failed (counted, and given up after a few times).
 bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
   try {
     info.handle.callBoxed(&arguments);
@@ -484,14 +246,40 @@ bool compute(const OpInfo& info, std::vector<c10::IValue>& arguments) {
   }
 }
 
+// What follows from assumed numbers is assumed.
+bool any_input_assumed(const OpInfo& info, const PendingCompute& pending) {
+  bool assumed = false;
+  for (size_t i = 0; i < pending.inputs.size() && i < info.arguments() && !assumed; i++)
+    for_each_tensor(info.kinds[i], pending.inputs[i], [&](const at::Tensor& t, int) {
+      if (t.defined() && t.numel() > 0 && device::has(t) && device::plain(t))
+        assumed |= is_assumed(address_of(t));
+    });
+  return assumed;
+}
+
+void store_result(const at::Tensor& device, const at::Tensor& value, bool assumed) {
+  if (assumed)
+    assume(device, value);
+  else
+    store(device, value);
+}
+
+// The tensor that result i has at `element` (-1: it is not a list); undefined if there is none.
+at::Tensor result_at(const std::vector<c10::IValue>& results, size_t i, int element) {
+  if (element < 0) return results[i].isTensor() ? results[i].toTensor() : at::Tensor();
+  if (!results[i].isTensorList()) return {};
+  const auto list = results[i].toTensorList();
+  return static_cast<size_t>(element) < list.size() ? list.get(static_cast<size_t>(element))
+                                                    : at::Tensor();
+}
+
 // Elements that come out the same whatever the unknown ones are, are known.
-static void finish_partial(const OpInfo& info, PendingCompute& pending,
-                           c10::ArrayRef<const c10::IValue> outputs) {
+void finish_partial(const OpInfo& info, PendingCompute& pending, Values outputs) {
   PendingCompute other;
   other.may_stand_in = true;
   other.stand_in = 1;
   std::vector<c10::IValue> results, others;
-  const c10::ArrayRef<const c10::IValue> inputs(pending.inputs.data(), pending.inputs.size());
+  const Values inputs(pending.inputs.data(), pending.inputs.size());
   bool done = keep_inputs(info, inputs, other) && prepare(info, pending) && prepare(info, other);
   if (done) {
     results = pending.arguments;
@@ -499,151 +287,235 @@ static void finish_partial(const OpInfo& info, PendingCompute& pending,
     done = compute(info, results) && compute(info, others) && results.size() == others.size() &&
            (results.size() == outputs.size() || outputs.empty());
   }
-  for (size_t i = 0; i < pending.written.size(); i++) {
-    if (done)
-      store_agreeing(pending.written[i].device, pending.written[i].copy, other.written[i].copy,
-                     /*written_in_part=*/true);
-    else
-      forget(pending.written[i].device);
-  }
+  const bool assumed = done && any_input_assumed(info, pending);
+  const auto store_both = [&](const at::Tensor& t, const at::Tensor& one, const at::Tensor& two) {
+    if (!done || !small_enough(info, t)) return forget(t);
+    store_agreeing(t, one, two);
+    if (assumed) mark_assumed(address_of(t), span_bytes(t));
+  };
+  for (size_t i = 0; i < pending.written.size(); i++)
+    store_both(pending.written[i].device, pending.written[i].copy,
+               done ? other.written[i].copy : at::Tensor());
   for (size_t i = 0; i < outputs.size(); i++) {
     if (info.result_is_argument[i]) continue;
     for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
-      if (!t.defined() || !plain_cuda(t)) return;
-      if (done && element < 0 && results[i].isTensor() && others[i].isTensor() &&
-          small_enough(info, t))
-        store_agreeing(t, results[i].toTensor(), others[i].toTensor(), /*written_in_part=*/false);
-      else
-        forget(t);
+      if (!t.defined() || !device::has(t) || !device::plain(t)) return;
+      store_both(t, done ? result_at(results, i, element) : at::Tensor(),
+                 done ? result_at(others, i, element) : at::Tensor());
     });
   }
 }
 
-void before_operator(ThreadState& thread, OpFrame& frame) {
-  const OpInfo& info = *frame.info;
-  auto inputs = inputs_of(*frame.function, info);
-  if (info.special == Special::kCopy && copy_is_drivers(inputs)) {
-    frame.opaque = true;
-    frame.upload_policy = upload_policy(inputs) != 0;
-    if (frame.upload_policy) bridge().set_upload_policy(-1);
-    return;
-  }
-  Verdict verdict = judge(info, inputs);
-  if (verdict.opaque || !verdict.cuda) {
-    frame.opaque = true;
-    if (info.special == Special::kCoalesce &&
-        recorder().settings.known_values) {  // sparse: its indices are followed
-      bridge().operator_depth_add(1);
-      frame.depth_added = true;
-      PlainCpuScope scope(thread);
-      before_selection(thread, frame);
-    }
-    return;
-  }
-  bridge().operator_depth_add(1);
-  frame.depth_added = true;
-  if (recorder().settings.known_values) {
-    if (info.special == Special::kFill) frame.formula = fill_formula(inputs);
-    if (info.special == Special::kRange) frame.formula = range_formula(inputs);
-    if (frame.formula) return;
-  }
-  bool able = info.failures.load(std::memory_order_relaxed) < kGiveUpAfter &&
-              (!info.random || info.generator_argument >= 0) && info.hidden_writes.empty() &&
-              recorder().settings.known_values;
-  if (verdict.candidate && able && info.special != Special::kScalarRead) {
-    auto pending = std::make_unique<PendingCompute>();
-    std::optional<PlainCpuScope> scope;
-    if (info.any_writes) scope.emplace(thread);  // else nothing is loaded yet
-    pending->may_stand_in = only_places(info, inputs);
-    pending->partial = verdict.partial;
-    pending->random = random_state(info, inputs);
-    if (keep_inputs(info, inputs, *pending)) frame.pending = std::move(pending);
-  }
-  if (info.before_call && recorder().settings.known_values) {
-    PlainCpuScope scope(thread);
-    before_selection(thread, frame);
-  }
-  if (!frame.pending && (info.any_writes || !info.hidden_writes.empty()) &&
-      info.special != Special::kFoundInf)
-    forget_written(info, inputs);
-}
+// Whether the results are on the device and small enough to be computed.
+struct Results {
+  bool wanted = false, fit = true, need_budget = false;
 
-void after_operator(ThreadState& thread, OpFrame& frame) {
-  const OpInfo& info = *frame.info;
-  if (info.special == Special::kCoalesce && frame.indices.defined()) {
-    PlainCpuScope scope(thread);
-    return after_coalesce(frame);
-  }
-  if (frame.opaque || !frame.depth_added) return;
-  if (frame.delegated) return;  // the call inside it was followed
-  auto outputs = outputs_of(*frame.function, info);
-  auto own_result = [&](size_t i) {
-    return i < info.result_is_argument.size() && info.result_is_argument[i];
-  };
-  if (frame.formula) {
-    if (outputs.empty()) return forget(frame.formula->target);  // it failed
-    return store_formula(thread, *frame.formula);
-  }
-  if (frame.pending && frame.pending->partial) {
-    PlainCpuScope scope(thread);
-    finish_partial(info, *frame.pending, outputs);
-  } else if (frame.pending) {
-    bool fits = true;
-    bool wanted = !frame.pending->written.empty() || frame.pending->has_results;
-    for (size_t i = 0; i < outputs.size(); i++)
-      if (!own_result(i))
-        for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int) {
-          wanted |= t.defined() && t.is_cuda();
-          if (t.defined() && t.is_cuda() && (!plain_cuda(t) || !small_enough(info, t)))
-            fits = false;
-        });
-    PendingCompute& pending = *frame.pending;
-    PlainCpuScope scope(thread);
-    std::vector<c10::IValue> results;
-    bool done = false;
-    if (pending.has_results) {
-      results = pending.results;
-      done = true;
-    } else if (wanted && fits && prepare(info, pending)) {
-      if (pending.partial) return finish_partial(info, pending, outputs);
-      results = pending.arguments;
-      done = draw(info, pending.random, results) || compute(info, results);
-    }
-    done &= results.size() == outputs.size() || outputs.empty();
-    for (const auto& w : pending.written) {
-      if (done)
-        store(w.device, w.copy);
-      else
-        forget(w.device);
-    }
+  Results(const OpInfo& info, const PendingCompute& pending, Values outputs) {
+    wanted = !pending.written.empty() || pending.has_results;
+    for (const auto& w : pending.written) need_budget |= needs_budget(info, w.device);
     for (size_t i = 0; i < outputs.size(); i++) {
-      if (own_result(i)) continue;
-      for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
-        if (!t.defined() || !plain_cuda(t)) return;
-        at::Tensor value;
-        if (done && results[i].isTensor() && element < 0) value = results[i].toTensor();
-        if (done && results[i].isTensorList() && element >= 0 &&
-            static_cast<size_t>(element) < results[i].toTensorList().size())
-          value = results[i].toTensorList().get(static_cast<size_t>(element));
-        if (done && fits)
-          store(t, value);
+      if (info.result_is_argument[i]) continue;
+      for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int) {
+        if (!t.defined() || !device::has(t)) return;
+        wanted = true;
+        if (!device::plain(t) || !small_enough(info, t))
+          fit = false;
         else
-          forget(t);
+          need_budget |= needs_budget(info, t);
       });
     }
-    if (!done) frame.pending.reset();  // something in it was unknown after all
-  } else {
-    for (size_t i = 0; i < outputs.size(); i++)
-      if (!own_result(i))
-        for_each_tensor(info.result_kinds[i], outputs[i], [](const at::Tensor& t, int) {
-          if (t.defined() && plain_cuda(t)) forget(t);
-        });
   }
-  if ((frame.read_answered || (info.after_call && !frame.pending)) &&
-      recorder().settings.known_values) {
+};
+
+bool affordable(ThreadState& thread, const OpInfo& info, const PendingCompute& pending,
+                Values outputs) {
+  const Values inputs(pending.inputs.data(), pending.inputs.size());
+  const uint64_t cost = estimate_cost_ns(info, inputs, outputs);
+  const uint64_t kind = (uint64_t{info.name_id} << 40) ^ cost;
+  return thread.budget.admits(thread.next_serial, kind, cost);
+}
+
+// False if something in it was unknown after all, or it is not worth it.
+bool finish_compute(ThreadState& thread, const OpInfo& info, PendingCompute& pending,
+                    Values outputs) {
+  const Results wanted(info, pending, outputs);
+  bool done = pending.has_results;
+  std::vector<c10::IValue> results = pending.results;
+  if (!done && wanted.wanted && wanted.fit &&
+      (!wanted.need_budget || affordable(thread, info, pending, outputs)) &&
+      prepare(info, pending)) {
+    if (pending.partial) {
+      finish_partial(info, pending, outputs);
+      return true;
+    }
+    results = pending.arguments;
+    done = draw(info, pending.random, results) || compute(info, results);
+  }
+  done &= results.size() == outputs.size() || outputs.empty();
+  const bool assumed = done && any_input_assumed(info, pending);
+  for (const auto& w : pending.written)
+    store_result(w.device, done ? w.copy : at::Tensor(), assumed);
+  for (size_t i = 0; i < outputs.size(); i++) {
+    if (info.result_is_argument[i]) continue;
+    for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
+      if (!t.defined() || !device::has(t) || !device::plain(t)) return;
+      const bool has_value = done && wanted.fit;
+      store_result(t, has_value ? result_at(results, i, element) : at::Tensor(), assumed);
+    });
+  }
+  return done;
+}
+
+// --- A call ---
+
+void account_for_launches(Frame& frame) {
+  bridge().operator_depth_add(1);
+  frame.launches_accounted = true;
+}
+
+// Calls of the same operator further out have this one do their work (autocast, dispatch modes).
+void mark_delegating(ThreadState& thread, const Frame& frame) {
+  for (size_t i = thread.frames.size() - 1;
+       i-- > 0 && thread.frames[i].kind == Frame::Kind::kOperator;)
+    if (thread.frames[i].name == frame.name && thread.frames[i].values.follow != Follow::kNot)
+      thread.frames[i].values.delegated = true;
+}
+
+bool can_compute(const OpInfo& info) {
+  return info.failures.load(std::memory_order_relaxed) < kGiveUpAfter &&
+         (!info.random || info.generator_argument >= 0) && info.hidden_writes.empty() &&
+         info.rule != OpRule::kScalarRead;
+}
+
+device::RandomState random_state_of(const OpInfo& info, Values inputs) {
+  if (!info.random || info.generator_argument < 0 || inputs.empty() || !inputs[0].isTensor() ||
+      !device::has(inputs[0].toTensor()))
+    return {};
+  const auto at = static_cast<size_t>(info.generator_argument);
+  if (at >= inputs.size()) return {};
+  return device::random_state(inputs[0].toTensor().device(), inputs[at].isGenerator()
+                                                                 ? inputs[at].toGenerator()
+                                                                 : at::Generator());
+}
+
+void begin_compute(ThreadState& thread, Frame& frame, Values inputs, bool partial) {
+  const OpInfo& info = *frame.info;
+  auto pending = std::make_unique<PendingCompute>();
+  std::optional<PlainCpuScope> scope;
+  if (info.any_writes) scope.emplace(thread);  // else nothing is loaded yet
+  pending->may_stand_in = only_places(info, inputs);
+  pending->partial = partial;
+  pending->random = random_state_of(info, inputs);
+  if (!keep_inputs(info, inputs, *pending)) return;
+  frame.values.pending = std::move(pending);
+  frame.values.follow = Follow::kComputing;
+}
+
+void begin_known_values(ThreadState& thread, Frame& frame, Values inputs, const Verdict& verdict) {
+  const OpInfo& info = *frame.info;
+  ValueSlot& slot = frame.values;
+  slot.formula = formula_of(info, inputs);
+  if (slot.formula) {
+    slot.follow = Follow::kFormula;
+    return;
+  }
+  if (verdict.candidate && can_compute(info)) begin_compute(thread, frame, inputs, verdict.partial);
+  if (info.rule == OpRule::kNone) return;
+  PlainCpuScope scope(thread);
+  if (info.rule == OpRule::kScalarRead) begin_scalar_read(thread, frame, inputs);
+  begin_data_dependent(thread, frame, inputs);
+  begin_assuming(frame, inputs);
+}
+
+}  // namespace
+
+bool compute_now(Frame& frame) {
+  ValueSlot& slot = frame.values;
+  if (!slot.pending) return false;
+  PendingCompute& pending = *slot.pending;
+  if (prepare(*frame.info, pending)) {
+    std::vector<c10::IValue> results = pending.arguments;
+    if (compute(*frame.info, results)) {
+      pending.results = std::move(results);
+      return pending.has_results = true;
+    }
+  }
+  drop_pending(frame);
+  return false;
+}
+
+void drop_pending(Frame& frame) {
+  frame.values.pending.reset();
+  frame.values.follow = Follow::kForgetting;
+}
+
+void begin_values(ThreadState& thread, Frame& frame) {
+  const OpInfo& info = *frame.info;
+  const Values inputs = inputs_of(*frame.function, info);
+  ValueSlot& slot = frame.values;
+  const bool known_values = recorder().settings.known_values;
+  if (info.rule == OpRule::kStatistic && known_values)
+    slot.statistic = begin_statistic(info, inputs);
+  if (!info.followed()) return;
+  if (info.rule == OpRule::kCopy && is_drivers_copy(inputs))
+    return begin_drivers_copy(thread, slot, inputs);
+  const Verdict verdict(info, inputs);
+  if (verdict.odd || !verdict.concerns_device) {
+    if (info.rule == OpRule::kCoalesce && known_values) {  // sparse: its indices are followed
+      account_for_launches(frame);
+      PlainCpuScope scope(thread);
+      begin_coalesce(frame, inputs);
+    }
+    return;
+  }
+  account_for_launches(frame);
+  slot.follow = Follow::kForgetting;
+  if (known_values) begin_known_values(thread, frame, inputs, verdict);
+  if (slot.follow == Follow::kForgetting && (info.any_writes || !info.hidden_writes.empty()) &&
+      info.rule != OpRule::kFoundInf)
+    forget_written(info, inputs);
+  mark_delegating(thread, frame);
+}
+
+void end_values(ThreadState& thread, Frame& frame) {
+  const OpInfo& info = *frame.info;
+  ValueSlot& slot = frame.values;
+  const Values outputs = outputs_of(*frame.function, info);
+  if (slot.note_as<CoalescedIndices>()) {
     PlainCpuScope scope(thread);
-    after_selection(thread, frame);
+    return end_coalesce(frame, outputs);
   }
+  if (slot.follow == Follow::kNot) {
+    if (slot.statistic && !info.followed()) end_statistic(info, *slot.statistic, outputs);
+    return;
+  }
+  if (slot.delegated) return;  // the call inside it was followed
+  if (slot.follow == Follow::kFormula) {
+    if (outputs.empty()) return forget(slot.formula->target);  // it failed
+    return store_formula(thread, *slot.formula);
+  }
+  bool known = false;
+  if (slot.pending) {
+    PlainCpuScope scope(thread);
+    if (slot.pending->partial)
+      finish_partial(info, *slot.pending, outputs), known = true;
+    else
+      known = finish_compute(thread, info, *slot.pending, outputs);
+  } else {
+    forget_results(info, outputs);
+  }
+  if (known || !recorder().settings.known_values) return;
+  if (slot.statistic) end_statistic(info, *slot.statistic, outputs);
+  if (info.rule == OpRule::kNone) return;
+  PlainCpuScope scope(thread);
+  end_assuming(thread, frame, outputs);
+}
+
+void drop_values(Frame& frame) {
+  if (frame.values.count_posted) bridge().clear_posted_read();
+  if (frame.values.upload_policy) bridge().set_upload_policy(0);
+  if (const auto* read = frame.values.note_as<AnsweredRead>())
+    bridge().content_forget(read->address, read->size);
 }
 
 }  // namespace tonnage::recorder

@@ -1,19 +1,17 @@
 #include "recorder/values/philox.h"
 
-#include <ATen/Context.h>
 #include <ATen/Dispatch.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/core/Tensor.h>
-#include <cuda_runtime_api.h>
 #include <torch/version.h>
 
 #include <cmath>
 #include <limits>
-#include <optional>
-
-#include "recorder/values/engine.h"
 
 namespace tonnage::recorder {
 namespace {
+
+using device::RandomState;
 
 constexpr uint64_t kBlock = 256;           // threads of a block in PyTorch's distribution kernels
 constexpr int64_t kDrawnFloats = 1 << 20;  // elements
@@ -22,21 +20,10 @@ struct Four {
   uint32_t x[4];
 };
 
-// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), ten rounds.
+// Four numbers of a thread: those that follow `counter` times four others.
 Four philox(uint64_t counter, uint64_t subsequence, uint64_t seed) {
-  uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
-  uint32_t c2 = static_cast<uint32_t>(subsequence), c3 = static_cast<uint32_t>(subsequence >> 32);
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; round++) {
-    const uint64_t a = uint64_t{0xD2511F53} * c0, b = uint64_t{0xCD9E8D57} * c2;
-    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(b);
-    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(a);
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  return {{c0, c1, c2, c3}};
+  at::Philox4_32 engine(seed, subsequence, counter);
+  return {{engine(), engine(), engine(), engine()}};
 }
 
 constexpr float kInverse = 2.3283064365386963e-10f;  // 2^-32
@@ -226,51 +213,23 @@ bool exponential_numbers(const RandomState& state, Scalar* out, uint64_t n, doub
   }
 }
 
-bool is(const OpInfo& info, const char* name) { return info.name == name; }
-
 template <class Scalar>
 bool draw_as(const OpInfo& info, const RandomState& state, Scalar* out, uint64_t n,
              const std::vector<c10::IValue>& arguments) {
   auto number = [&](size_t i) { return arguments[i].toScalar().toDouble(); };
-  if (is(info, "aten::random_")) return random_integers(state, out, n, arguments);
-  if (is(info, "aten::bernoulli_") && arguments.size() == 3)
+  if (info.is("aten::random_")) return random_integers(state, out, n, arguments);
+  if (info.is("aten::bernoulli_") && arguments.size() == 3)
     return bernoulli(state, out, n, arguments[1]);
-  if (is(info, "aten::uniform_") && arguments.size() == 4)
+  if (info.is("aten::uniform_") && arguments.size() == 4)
     return uniform_numbers(state, out, n, number(1), number(2));
-  if (is(info, "aten::normal_") && arguments.size() == 4)
+  if (info.is("aten::normal_") && arguments.size() == 4)
     return normal_numbers(state, out, n, number(1), number(2));
-  if (is(info, "aten::exponential_") && arguments.size() == 3)
+  if (info.is("aten::exponential_") && arguments.size() == 3)
     return exponential_numbers(state, out, n, number(1));
   return false;
 }
 
 }  // namespace
-
-RandomState random_state(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
-  RandomState state;
-  if (!info.random || info.generator_argument < 0 || inputs.empty() || !inputs[0].isTensor() ||
-      !inputs[0].toTensor().is_cuda())
-    return state;
-  const auto at = static_cast<size_t>(info.generator_argument);
-  if (at >= inputs.size()) return state;
-  const c10::Device device = inputs[0].toTensor().device();
-  const at::Generator generator = inputs[at].isGenerator()
-                                      ? inputs[at].toGenerator()
-                                      : at::globalContext().defaultGenerator(device);
-  if (!generator.defined() || !generator.device().is_cuda()) return state;
-  int multiprocessors = 0, threads = 0;
-  if (cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.index()) !=
-          cudaSuccess ||
-      cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device.index()) !=
-          cudaSuccess)
-    return state;
-  state.seed = generator.current_seed();
-  state.offset = generator.unsafeGetGeneratorImpl()->get_offset();
-  state.multiprocessors = static_cast<uint64_t>(multiprocessors);
-  state.threads_per_multiprocessor = static_cast<uint64_t>(threads);
-  state.known = true;
-  return state;
-}
 
 bool draw(const OpInfo& info, const RandomState& state, std::vector<c10::IValue>& arguments) {
   if (!state.known || arguments.empty() || !arguments[0].isTensor()) return false;
@@ -288,7 +247,7 @@ bool draw(const OpInfo& info, const RandomState& state, std::vector<c10::IValue>
 
 bool keeps_drawn_floats(const OpInfo& info, const at::Tensor& result) {
   return info.random && result.numel() <= kDrawnFloats &&
-         (is(info, "aten::uniform_") || is(info, "aten::bernoulli_") || is(info, "aten::random_"));
+         (info.is("aten::uniform_") || info.is("aten::bernoulli_") || info.is("aten::random_"));
 }
 
 }  // namespace tonnage::recorder

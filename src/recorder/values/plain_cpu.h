@@ -5,7 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
-#include "recorder/state.h"
+#include "recorder/observe/thread.h"
 
 namespace tonnage::recorder {
 

@@ -1,0 +1,17 @@
+// The source line that a thread is at, as far as operators need it: the stack of the outermost
+// operator that runs.
+#pragma once
+
+namespace tonnage::recorder {
+
+struct ThreadState;
+
+// An operator begins that no other has called.
+void take_stack(ThreadState& thread);
+// No operator runs on the thread any more.
+void drop_stack(ThreadState& thread);
+// Return addresses, where there are no Python frames and nobody has taken them yet: they take some
+// microseconds.
+void take_native_stack(ThreadState& thread);
+
+}  // namespace tonnage::recorder

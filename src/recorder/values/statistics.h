@@ -1,0 +1,33 @@
+// Statistics of unknown tensors (minimum, maximum, mean, median, quantiles, deviation, sorted
+// order): what they are of is kept, so that numbers that a program reads later fit together
+// (assumed.h).
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "recorder/observe/operator_info.h"
+
+namespace tonnage::recorder {
+
+// What must be known of a call's arguments when it ends: PyTorch has none then.
+struct PendingStatistic {
+  uint64_t storage = 0, version = 0;  // of the tensor
+  std::vector<float> quantiles;
+  bool list_of_quantiles = false;
+  int64_t dim = 0, size = 1;  // of the dimension that is sorted
+  int64_t k = 1;
+  bool descending = false;
+};
+
+// Null if the call is none that is followed, or its tensor is known.
+std::unique_ptr<PendingStatistic> begin_statistic(const OpInfo& info,
+                                                  c10::ArrayRef<const c10::IValue> inputs);
+// The results are unknown: what they are is kept.
+void end_statistic(const OpInfo& info, const PendingStatistic& pending,
+                   c10::ArrayRef<const c10::IValue> outputs);
+
+}  // namespace tonnage::recorder
