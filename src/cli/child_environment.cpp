@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "cli/host_files.h"
 #include "cli/session_setup.h"
 
 namespace tonnage::cli {
@@ -75,7 +76,10 @@ std::vector<std::string> child_environment(char** ours, const InstallPaths& path
   values["LD_LIBRARY_PATH"] = first_on_list(drivers.string(), values["LD_LIBRARY_PATH"]);
   values["PYTHONPATH"] = first_on_list(paths.python_dir.string(), values["PYTHONPATH"]);
   values["TRITON_LIBCUDA_PATH"] = drivers.string();
-  if (!real_cuda.empty()) values["TONNAGE_REAL_CUDA"] = real_cuda.string();
+  if (real_cuda.empty())
+    preload_host_files(values, paths.files_library);
+  else
+    values["TONNAGE_REAL_CUDA"] = real_cuda.string();
   for (const auto& [name, value] : values) out.push_back(name + "=" + value);
   return out;
 }

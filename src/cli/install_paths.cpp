@@ -21,6 +21,7 @@ Result<InstallPaths> find_install_paths() {
   if (paths.installed) {
     paths.vgpu_dir = library / "vgpu";
     paths.passthrough_dir = library / "passthrough";
+    paths.files_library = library / "host_files" / "libtonnage_files.so";
     paths.recorder_dir = library / "recorder";
     paths.python_dir = share / "python" / "tonnage" / "inject";
     paths.recorder_source_dir = share / "recorder_src";
@@ -28,6 +29,7 @@ Result<InstallPaths> find_install_paths() {
   } else {
     paths.vgpu_dir = prefix / "lib" / "vgpu";
     paths.passthrough_dir = prefix / "lib" / "passthrough";
+    paths.files_library = prefix / "lib" / "host_files" / "libtonnage_files.so";
     paths.recorder_dir = prefix / "lib" / "recorder";
     paths.python_dir = fs::path(TONNAGE_SOURCE_DIR) / "python" / "tonnage" / "inject";
     paths.recorder_source_dir = fs::path(TONNAGE_SOURCE_DIR) / "src";

@@ -14,7 +14,8 @@ struct InstallPaths {
   std::filesystem::path vgpu_dir;  // libcuda.so.1, libnvidia-ml.so.1: goes first on the library path
   std::filesystem::path
       passthrough_dir;  // the same for --real: a libcuda.so.1 that forwards to the real one
-  std::filesystem::path recorder_dir;  // compiled recorders, one per PyTorch build
+  std::filesystem::path files_library;  // libtonnage_files.so, which is preloaded
+  std::filesystem::path recorder_dir;   // compiled recorders, one per PyTorch build
   std::filesystem::path
       python_dir;  // what goes first on PYTHONPATH; Python imports sitecustomize from it
   std::filesystem::path
@@ -23,9 +24,9 @@ struct InstallPaths {
   bool installed = false;                // false: a build tree
 };
 
-// build tree: <build>/bin/tonnage, <build>/lib/{vgpu,passthrough,recorder},
+// build tree: <build>/bin/tonnage, <build>/lib/{vgpu,passthrough,host_files,recorder},
 // <source>/python/tonnage/inject installed:  <prefix>/bin/tonnage,
-// <prefix>/lib/tonnage/{vgpu,passthrough,recorder},
+// <prefix>/lib/tonnage/{vgpu,passthrough,host_files,recorder},
 //             <prefix>/share/tonnage/{python/tonnage/inject,recorder_src,toolkit_src}
 // Error: the binary's own path cannot be read.
 Result<InstallPaths> find_install_paths();

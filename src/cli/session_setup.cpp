@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/host_files.h"
 #include "record/writer.h"
 
 namespace tonnage::cli {
@@ -143,6 +144,11 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
                    (options.stacks ? 0 : abi::kFlagNoStacks);
   for (size_t i = 0; i < options.cards.size(); ++i) session->devices[i] = options.cards[i];
   session->magic = abi::kSessionMagic;  // last: now it is a session
+
+  if (!options.pass_through) {
+    if (auto written = write_host_files(files->folder_, options.cards); !written)
+      return written.error();
+  }
 
   const std::string json = session_json(options, clock_ns(CLOCK_REALTIME));
   if (!record::write_json_chunk(files->record_fd_, record::ChunkKind::kSession, json.data(),
