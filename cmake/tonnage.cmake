@@ -19,14 +19,16 @@ function(tonnage_library name)
 endfunction()
 
 # tonnage_guest_library(TARGET OUTPUT_NAME FOLDER EXPORTS): a shared library that enters other people's processes. It brings its own C++
-# library and exports only what EXPORTS names.
+# library (but for sanitizers: they watch the shared one) and exports only what EXPORTS names.
 function(tonnage_guest_library target output_name folder exports)
-  # Runs with glibc 2.31 too, where threads and dlopen are in libraries of their own.
-  target_sources(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src/base/older_glibc.c)
   target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
-  target_link_options(${target} PRIVATE -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed)
-  target_link_options(${target} PRIVATE -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -static-libstdc++ -static-libgcc -Wl,-z,defs
-    -Wl,--version-script=${exports})
+  target_link_options(${target} PRIVATE -Wl,-Bsymbolic -Wl,--exclude-libs,ALL -Wl,-z,defs -Wl,--version-script=${exports})
+  if(NOT TONNAGE_SANITIZE)
+    # Runs with glibc 2.31 too, where threads and dlopen are in libraries of their own.
+    target_sources(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src/base/older_glibc.c)
+    target_link_options(${target} PRIVATE -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
+      -static-libstdc++ -static-libgcc)
+  endif()
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output_name} SOVERSION 1 LINK_DEPENDS ${exports}
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/${folder})
   install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage/${folder})

@@ -93,7 +93,9 @@ TEST_P(RealGraphs, TakeMemoryAtTheSameOnes) {
     if (granules)
       seen.push_back(std::to_string(g) + (granules > 1 ? "x" + std::to_string(granules) : ""));
     before = used();
-    if (kept == "destroy") CU_OK(CU(cuGraphExecDestroy)(exec));
+    if (kept == "destroy") {
+      CU_OK(CU(cuGraphExecDestroy)(exec));
+    }
     CU_OK(CU(cuGraphDestroy)(graph));
     EXPECT_EQ(before, used());  // the driver gives nothing back
   }
