@@ -3,9 +3,10 @@
 // A cluster lives inside one GPC (CUDA programming guide, "Thread Block Clusters"). Which SMs of a
 // die are switched off differs from card to card, and some SMs are left over in pairs that belong
 // to no GPC of the card as it is sold: a pair can hold clusters of one or two blocks. So a card is
-// a list of groups, each with its number of SMs, and an otherwise empty kernel whose blocks each take
-// a whole SM has sum(floor(SMs in group / cluster size)) active clusters. The groups of the H200 in
-// data/cards reproduce, for every size, what cuOccupancyMaxActiveClusters answered on a real one.
+// a list of groups, each with its number of SMs, and an otherwise empty kernel whose blocks each
+// take a whole SM has sum(floor(SMs in group / cluster size)) active clusters. The groups of the
+// H200 in data/cards reproduce, for every size, what cuOccupancyMaxActiveClusters answered on a
+// real one.
 #pragma once
 
 #include <cstddef>

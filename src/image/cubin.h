@@ -21,8 +21,9 @@ struct ParamInfo {
   uint32_t size_bytes;
 };
 
-// What the machine code says about one kernel; what a device makes of it (the default largest block)
-// is in cards/kernel_attributes.h. Names and parameters live as long as the CodeInfo they came from.
+// What the machine code says about one kernel; what a device makes of it (the default largest
+// block) is in cards/kernel_attributes.h. Names and parameters live as long as the CodeInfo they
+// came from.
 struct KernelInfo {
   std::string_view name;
   int32_t registers = 0;             // per thread

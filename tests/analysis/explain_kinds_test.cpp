@@ -2,9 +2,9 @@
 // smallest one that shows the kind.
 #include <gtest/gtest.h>
 
-#include "analysis/timeline/failures.h"
 #include "analysis/diagnosis/findings.h"
 #include "analysis/explain_program.h"
+#include "analysis/timeline/failures.h"
 #include "sources/messages/log_reader.h"
 
 namespace tonnage::analysis {

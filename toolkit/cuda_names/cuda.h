@@ -1,2 +1,3 @@
-// See cuda_runtime_api.h. PyTorch includes the driver header here for its version number in device code only.
+// See cuda_runtime_api.h. PyTorch includes the driver header here for its version number in device
+// code only.
 #pragma once

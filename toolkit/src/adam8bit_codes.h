@@ -4,8 +4,8 @@
 // A code k > 0 holds the decade i = floor(log2 k) and the place j = k - 2^i in it: of the decades
 // 10^(i-top) * (0.1, 1], the last has the most places (2^top), the one before half as many, and so
 // on. The value is the middle of the place. Signed codes keep the sign in bit 7 and seven decades
-// (top = 6); a "negative zero" is the value 1, so that the largest positive element is exact. Unsigned
-// codes have eight decades (top = 7).
+// (top = 6); a "negative zero" is the value 1, so that the largest positive element is exact.
+// Unsigned codes have eight decades (top = 7).
 #pragma once
 
 #include <cmath>

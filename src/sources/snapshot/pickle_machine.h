@@ -2,14 +2,15 @@
 // else.
 //
 // Opcodes that could import or call anything (GLOBAL, STACK_GLOBAL, INST, OBJ, NEWOBJ, NEWOBJ_EX,
-// REDUCE, BUILD, EXT1/2/4, PERSID, BINPERSID, NEXT_BUFFER, READONLY_BUFFER) are refused by name with
-// their offset; so are unknown ones. Nothing recurses; lengths are never believed (memory grows as
-// bytes arrive); stack, memo and values together stay under 64 MiB plus four times the input read
-// so far. It reads from a stream and keeps no more of it than a buffer.
+// REDUCE, BUILD, EXT1/2/4, PERSID, BINPERSID, NEXT_BUFFER, READONLY_BUFFER) are refused by name
+// with their offset; so are unknown ones. Nothing recurses; lengths are never believed (memory
+// grows as bytes arrive); stack, memo and values together stay under 64 MiB plus four times the
+// input read so far. It reads from a stream and keeps no more of it than a buffer.
 //
 // A Visitor takes data away while it is parsed: it names the lists it cares about by their place
-// (Machine::place), and is handed what is put into them at once. So a snapshot of millions of events
-// never exists as a tree. Opcodes and their meaning: Python's Lib/pickletools.py documentation.
+// (Machine::place), and is handed what is put into them at once. So a snapshot of millions of
+// events never exists as a tree. Opcodes and their meaning: Python's Lib/pickletools.py
+// documentation.
 #pragma once
 
 #include <cstdint>

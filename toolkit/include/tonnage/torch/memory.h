@@ -5,10 +5,11 @@
 //   auto free = tonnage::free_memory();                   // of the card: others' share too
 //   tonnage::PeakScope scope;  train_step();  scope.peak_allocated_bytes();
 //
-// All sizes are bytes, all counts are numbers. "Allocated": in tensors, rounded up to the allocator's
-// blocks; "active": allocated or waiting for a stream; "reserved": taken from the driver, cached
-// blocks included; "requested": asked for, before rounding. A device is a CUDA device; its index -1
-// (torch::kCUDA alone) means the current one. Nothing here waits for the device or allocates on it.
+// All sizes are bytes, all counts are numbers. "Allocated": in tensors, rounded up to the
+// allocator's blocks; "active": allocated or waiting for a stream; "reserved": taken from the
+// driver, cached blocks included; "requested": asked for, before rounding. A device is a CUDA
+// device; its index -1 (torch::kCUDA alone) means the current one. Nothing here waits for the
+// device or allocates on it.
 //
 // Errors: c10::Error if the device is not a CUDA device of this process (say which ones there are).
 // A device that was not used yet counts zeros. Threads: any; the figures are of one moment each.

@@ -16,11 +16,13 @@
 //
 // Errors: c10::Error in the constructor, with nothing installed, for a parameter that is no leaf,
 // does not require a gradient, has a gradient already, or has such a hook; what an optimizer throws
-// comes out of backward(). Owns: the optimizers; the hooks are taken away by the destructor. Threads:
-// backward passes over the same parameters one at a time. Stream: that of the backward pass.
+// comes out of backward(). Owns: the optimizers; the hooks are taken away by the destructor.
+// Threads: backward passes over the same parameters one at a time. Stream: that of the backward
+// pass.
 //
-// Source of the method: Lv et al., "Full Parameter Fine-tuning for Large Language Models with Limited
-// Resources" (LOMO), ACL 2024; the hook is PyTorch's (register_post_accumulate_grad_hook in Python).
+// Source of the method: Lv et al., "Full Parameter Fine-tuning for Large Language Models with
+// Limited Resources" (LOMO), ACL 2024; the hook is PyTorch's (register_post_accumulate_grad_hook in
+// Python).
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -32,10 +32,11 @@
 namespace tonnage {
 
 // Makes `to`'s parameter `to_name` the same tensor as `from`'s parameter `from_name`. `to_field` is
-// the member of `to` that holds it (head->weight), which C++ modules use in forward(). The old tensor
-// of `to` is dropped; optimizers that hold it must be made anew. Later to() on either module moves
-// both. Loading a checkpoint writes the tensor once per name. Errors: c10::Error, with nothing
-// changed, if a name is missing, to_field is not that parameter, or shape, type or device differ.
+// the member of `to` that holds it (head->weight), which C++ modules use in forward(). The old
+// tensor of `to` is dropped; optimizers that hold it must be made anew. Later to() on either module
+// moves both. Loading a checkpoint writes the tensor once per name. Errors: c10::Error, with
+// nothing changed, if a name is missing, to_field is not that parameter, or shape, type or device
+// differ.
 void share_parameter(const ::torch::nn::Module& from, const std::string& from_name,
                      ::torch::nn::Module& to, const std::string& to_name,
                      ::torch::Tensor& to_field);
