@@ -1,6 +1,7 @@
 // One device's part of the report. Internal to the analysis room.
 #pragma once
 
+#include "analysis/report.h"
 #include "analysis/timeline/timeline.h"
 
 namespace tonnage::analysis {

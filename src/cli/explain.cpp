@@ -14,6 +14,7 @@
 #include "cli/explain_text.h"
 #include "cli/exports.h"
 #include "cli/output.h"
+#include "report/words/words.h"
 
 namespace tonnage::cli {
 namespace {
@@ -205,13 +206,13 @@ Result<bool> run_check(const CheckOptions& options) {
       if (!finding.bytes_per_step) continue;
       row.passed = false;
       row.value = finding.bytes_per_step;
-      row.text = finding.text;
+      row.text = report::words_of(finding.text);
       break;
     }
     rows.push_back(std::move(row));
   }
   if (!now.failures.empty() && !now.failures.back().recovered)
-    rows.push_back({"out_of_memory", std::nullopt, std::nullopt, false, now.summary});
+    rows.push_back({"out_of_memory", std::nullopt, std::nullopt, false, report::summary_of(now)});
   bool passed = true;
   for (const CheckRow& row : rows) passed = passed && row.passed;
 

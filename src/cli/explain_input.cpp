@@ -65,6 +65,9 @@ Result<ExplainInput> open_explain_input(const std::string& path) {
                  "this is neither a PyTorch memory snapshot nor a Tonnage record nor a log", path,
                  "snapshots come from torch.cuda.memory._dump_snapshot(), records from tonnage run "
                  "--record"};
+  if (path.ends_with(".py") || path.ends_with(".ipynb"))
+    return Error{ErrorCode::kUnsupported, "this is a program, and no log of one", path,
+                 "tonnage run -- python " + path + " runs it and reports its memory"};
   auto log = sources::read_log(**input);
   if (!log) return log.error();
   return ExplainInput(std::move(*log));

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/json.h"
+#include "report/words/words.h"
 
 namespace tonnage::cli {
 namespace {
@@ -66,6 +67,18 @@ Json to_value(const sources::LogOom& oom) {
           {"allowed", to_value(oom.allowed)},
           {"other", to_value(oom.other)},
           {"peak", to_value(oom.peak)},
+          {"arguments", to_value(oom.arguments)},
+          {"outputs", to_value(oom.outputs)},
+          {"temporaries", to_value(oom.temporaries)},
+          {"program", to_value(oom.program)},
+          {"fragmentation", to_value(oom.fragmentation)},
+          {"tokens", optional(oom.tokens)},
+          {"tokens_that_fit", optional(oom.tokens_that_fit)},
+          {"fraction", optional(oom.fraction)},
+          {"units", optional(oom.units)},
+          {"units_there", optional(oom.units_there)},
+          {"ooms", optional(oom.ooms)},
+          {"retries", optional(oom.retries)},
           {"processes", std::move(processes)},
           {"shape", oom.shape},
           {"dtype", text(oom.dtype)},
@@ -100,26 +113,29 @@ Json to_value(const Failure& failure) {
 }
 
 Json to_value(const Finding& finding) {
+  const report::FindingWords words = report::words_of(finding);
   Json evidence = Json::array();
-  for (const Evidence& entry : finding.evidence)
-    evidence.push_back({{"text", entry.text},
+  for (size_t i = 0; i < finding.evidence.size(); ++i) {
+    const Evidence& entry = finding.evidence[i];
+    evidence.push_back({{"text", words.evidence[i]},
                         {"bytes", optional(entry.bytes)},
                         {"site", to_value(entry.site)},
                         {"events", entry.events},
                         {"addresses", entry.addresses}});
+  }
   Json advice = Json::array();
-  for (const Advice& entry : finding.advice)
-    advice.push_back({{"text", entry.text},
-                      {"saves_bytes", optional(entry.saves_bytes)},
-                      {"setting", text(entry.setting)}});
+  for (size_t i = 0; i < finding.advice.size(); ++i)
+    advice.push_back({{"text", words.advice[i].text},
+                      {"saves_bytes", optional(finding.advice[i].saves_bytes)},
+                      {"setting", text(words.advice[i].setting)}});
   return {{"kind", finding_kind_name(finding.kind)},
           {"cause", cause_name(finding.cause)},
           {"primary", finding.primary},
           {"confidence", finding.confidence},
           {"device", finding.device},
           {"failure", finding.failure >= 0 ? Json(finding.failure) : Json(nullptr)},
-          {"title", finding.title},
-          {"text", finding.text},
+          {"title", words.title},
+          {"text", words.text},
           {"bytes", finding.bytes},
           {"site", finding.site ? to_value(*finding.site) : Json(nullptr)},
           {"bytes_per_step", optional(finding.bytes_per_step)},
@@ -138,11 +154,11 @@ Json to_value(const Explanation& explanation) {
   Json out = {
       {"source", explanation.source},
       {"kind", kind},
-      {"summary", explanation.summary},
+      {"summary", report::summary_of(explanation)},
       {"failures", std::move(failures)},
       {"findings", std::move(findings)},
-      {"limits", explanation.limits},
-      {"notes", explanation.notes},
+      {"limits", report::limits_of(explanation)},
+      {"notes", report::notes_of(explanation)},
       {"log_lines",
        explanation.kind == Explanation::Kind::kLog ? Json(explanation.log_lines) : Json(nullptr)},
       {"report", nullptr}};

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "report/style.h"
+#include "report/words/words.h"
 
 namespace tonnage::cli {
 namespace {
@@ -32,22 +33,30 @@ std::string optional_size(const std::optional<uint64_t>& bytes) {
   return bytes ? size_text(*bytes) : "not known";
 }
 
+// The user's own line; a library's only beside it.
+std::string line_text(const Site& site, const Style& style, int width) {
+  const Place& place = site.user_line.known() ? site.user_line : site.line;
+  if (!place.known()) return "";
+  std::string text = fmt::format("line: {}:{}", place.file, place.line);
+  if (site.line.known() && (site.line.file != place.file || site.line.line != place.line))
+    text += fmt::format(" (in {})", place_text(site.line));
+  return wrap_text(style.safe(text), width, "   ", "         ");
+}
+
 void render_finding(const Finding& finding, size_t number, const Style& style, std::string& out) {
   const int width = prose_width(style);
   const Color color = finding.primary                      ? Color::kRed
                       : finding.kind == FindingKind::kLeak ? Color::kYellow
                                                            : Color::kCyan;
-  std::string title = fmt::format("{}. {}", number, finding.title);
+  const report::FindingWords words = report::words_of(finding);
+  std::string title = fmt::format("{}. {}", number, words.title);
   if (finding.primary) title += " (the main reason)";
   out += style.paint(style.safe(title), color) + "\n";
-  out += wrap_text(style.safe(finding.text), width, "   ", "   ");
-  if (finding.site && finding.site->line.known())
-    out += wrap_text(style.safe("line: " + finding.site->line.file +
-                                fmt::format(":{}", finding.site->line.line)),
-                     width, "   ", "         ");
-  for (const Evidence& evidence : finding.evidence)
-    out += wrap_text(style.safe(evidence.text), width, "   - ", "     ");
-  for (const Advice& advice : finding.advice) {
+  out += wrap_text(style.safe(words.text), width, "   ", "   ");
+  if (finding.site) out += line_text(*finding.site, style, width);
+  for (const std::string& evidence : words.evidence)
+    out += wrap_text(style.safe(evidence), width, "   - ", "     ");
+  for (const report::AdviceWords& advice : words.advice) {
     std::string text = advice.text;
     if (!advice.setting.empty()) text += ": " + advice.setting;
     out += wrap_text(style.safe(text), width, "   > ", "     ");
@@ -85,7 +94,7 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
                                bool with_report) {
   const Style style(options);
   std::string out = style.paint(style.safe(explanation.source), Color::kBold) + "\n\n";
-  out += wrap_text(style.safe(explanation.summary), prose_width(style), "", "");
+  out += wrap_text(style.safe(report::summary_of(explanation)), prose_width(style), "", "");
   for (size_t i = 0; i < explanation.findings.size(); ++i) {
     out += "\n";
     const Finding& finding = explanation.findings[i];
@@ -103,14 +112,14 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
     }
     render_finding(finding, i + 1, style, out);
   }
-  if (!explanation.limits.empty()) {
+  if (const auto limits = report::limits_of(explanation); !limits.empty()) {
     out += "\nWhat cannot be known\n";
-    for (const std::string& limit : explanation.limits)
+    for (const std::string& limit : limits)
       out += wrap_text(style.safe(limit), prose_width(style), "  - ", "    ");
   }
-  if (!explanation.notes.empty()) {
+  if (const auto notes = report::notes_of(explanation); !notes.empty()) {
     out += "\nAbout the file\n";
-    for (const std::string& note : explanation.notes)
+    for (const std::string& note : notes)
       out += wrap_text(style.safe(note), prose_width(style), "  - ", "    ");
   }
   if (with_report && explanation.report)

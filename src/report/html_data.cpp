@@ -11,6 +11,7 @@
 #include "report/html_lives.h"
 #include "report/html_tree.h"
 #include "report/json.h"
+#include "report/words/words.h"
 
 namespace tonnage::report {
 namespace {
@@ -24,21 +25,23 @@ Json optional(const std::optional<T>& value) {
 }
 
 Json to_value(const Finding& finding) {
+  const FindingWords words = words_of(finding);
   Json evidence = Json::array(), advice = Json::array();
-  for (const Evidence& entry : finding.evidence)
-    evidence.push_back(
-        {{"text", entry.text}, {"site", site_text(entry.site)}, {"bytes", optional(entry.bytes)}});
-  for (const Advice& entry : finding.advice)
-    advice.push_back({{"text", entry.text},
-                      {"saves_bytes", optional(entry.saves_bytes)},
-                      {"setting", entry.setting}});
+  for (size_t i = 0; i < finding.evidence.size(); ++i)
+    evidence.push_back({{"text", words.evidence[i]},
+                        {"site", site_text(finding.evidence[i].site)},
+                        {"bytes", optional(finding.evidence[i].bytes)}});
+  for (size_t i = 0; i < finding.advice.size(); ++i)
+    advice.push_back({{"text", words.advice[i].text},
+                      {"saves_bytes", optional(finding.advice[i].saves_bytes)},
+                      {"setting", words.advice[i].setting}});
   return {{"kind", finding_kind_name(finding.kind)},
           {"cause", cause_name(finding.cause)},
           {"primary", finding.primary},
           {"confidence", finding.confidence},
           {"device", finding.device},
-          {"title", finding.title},
-          {"text", finding.text},
+          {"title", words.title},
+          {"text", words.text},
           {"bytes", finding.bytes},
           {"site", finding.site ? site_text(*finding.site) : ""},
           {"evidence", std::move(evidence)},
@@ -320,10 +323,10 @@ Json to_value(const Explanation& explanation, size_t& lives_budget) {
   Json order = Json::array();
   for (const Category category : kRowOrder) order.push_back(category_name(category));
   return {{"source", explanation.source},
-          {"summary", explanation.summary},
+          {"summary", summary_of(explanation)},
           {"findings", std::move(findings)},
-          {"limits", explanation.limits},
-          {"notes", explanation.notes},
+          {"limits", limits_of(explanation)},
+          {"notes", notes_of(explanation)},
           {"category_order", std::move(order)},
           {"charts", std::move(devices)},
           {"report",

@@ -14,6 +14,7 @@
 
 #include "analysis/diagnosis/oom_log.h"
 #include "analysis/explain_program.h"
+#include "report/words/words.h"
 #include "sources/messages/log_reader.h"
 
 namespace tonnage::analysis {
@@ -23,11 +24,13 @@ using testing::kMiB;
 using testing::Program;
 
 std::string everything(const Explanation& explanation) {
-  std::string out = explanation.summary;
+  std::string out = report::summary_of(explanation);
   for (const Finding& finding : explanation.findings) {
-    out += "\n" + finding.title + "\n" + finding.text;
-    for (const Evidence& evidence : finding.evidence) out += "\n" + evidence.text;
-    for (const Advice& advice : finding.advice) out += "\n" + advice.text + " " + advice.setting;
+    const report::FindingWords words = report::words_of(finding);
+    out += "\n" + words.title + "\n" + words.text;
+    for (const std::string& evidence : words.evidence) out += "\n" + evidence;
+    for (const report::AdviceWords& advice : words.advice)
+      out += "\n" + advice.text + " " + advice.setting;
   }
   return out;
 }

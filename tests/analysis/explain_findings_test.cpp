@@ -8,6 +8,7 @@
 
 #include "analysis/diagnosis/findings.h"
 #include "analysis/explain_program.h"
+#include "report/words/words.h"
 #include "sources/snapshot/snapshot_reader.h"
 
 namespace tonnage::analysis {
@@ -116,7 +117,7 @@ TEST(ExplainRecorded, HealthyStepsHaveNoLeak) {
     const Explanation explanation = explain_file(data(name));
     EXPECT_EQ(leaks(explanation), 0u) << name;
     EXPECT_TRUE(explanation.failures.empty()) << name;
-    EXPECT_FALSE(explanation.summary.empty()) << name;
+    EXPECT_FALSE(report::summary_of(explanation).empty()) << name;
   }
 }
 
@@ -169,7 +170,8 @@ TEST(ExplainCauses, Activations) {
   // 40 alike layers: one of them and a boundary each would stay.
   EXPECT_TRUE(std::any_of(primary(explanation)->advice.begin(), primary(explanation)->advice.end(),
                           [](const Advice& a) {
-                            return a.text.find("halves the activations: about 240.0 MiB") !=
+                            return report::words_of(a).text.find(
+                                       "halves the activations: about 240.0 MiB") !=
                                    std::string::npos;
                           }));
 }
@@ -219,7 +221,7 @@ TEST(ExplainCauses, OptimizerCopies) {
   const Explanation explanation = p.explain();
   EXPECT_EQ(primary(explanation)->cause, Cause::kOptimizerCopies);
   EXPECT_EQ(primary(explanation)->bytes, 21u * 10 * kMiB);
-  EXPECT_EQ(primary(explanation)->advice.at(0).setting, "fused=True");
+  EXPECT_EQ(report::words_of(primary(explanation)->advice.at(0)).setting, "fused=True");
 }
 
 TEST(ExplainCauses, KeptTensorsEachStep) {
@@ -261,7 +263,7 @@ TEST(ExplainCauses, AProgramThatGoesOn) {
   p.make(Phase::kForward, p.forward, 12 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_TRUE(explanation.failures.at(0).recovered);
-  EXPECT_NE(explanation.summary.find("went on"), std::string::npos);
+  EXPECT_NE(report::summary_of(explanation).find("went on"), std::string::npos);
 }
 
 // --- Growth ---
@@ -313,7 +315,8 @@ TEST(ExplainGrowth, OneTensorAStepIsFound) {
   const Finding& leak = explanation.findings.at(0);
   EXPECT_EQ(*leak.bytes_per_step, 12u * kMiB);
   EXPECT_EQ(leak.site->line.line, 21u);
-  EXPECT_NE(leak.text.find("one tensor each time of 12.0 MiB"), std::string::npos) << leak.text;
+  EXPECT_NE(report::words_of(leak.text).find("one tensor each time of 12.0 MiB"), std::string::npos)
+      << report::words_of(leak.text);
   // The tenth step's peak is 3 x 4 x 10 (state) + 4 x 12 (activations) + 10 x 12 (kept) = 288 MiB
   // of 4096: 317 more steps fit.
   EXPECT_EQ(leak.fails_at_step, 10u + 317 + 1);
@@ -342,7 +345,7 @@ TEST(ExplainRecord, EmptyHistory) {
   const Explanation explanation = explain(record);
   EXPECT_TRUE(explanation.findings.empty());
   EXPECT_FALSE(explanation.limits.empty());
-  EXPECT_NE(explanation.summary.find("no allocations"), std::string::npos);
+  EXPECT_NE(report::summary_of(explanation).find("no allocations"), std::string::npos);
 }
 
 TEST(ExplainRecord, AFailureWithoutAnyAllocation) {

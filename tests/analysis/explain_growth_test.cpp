@@ -7,6 +7,7 @@
 
 #include "analysis/diagnosis/findings.h"
 #include "analysis/explain_program.h"
+#include "report/words/words.h"
 
 namespace tonnage::analysis {
 namespace {
@@ -25,9 +26,11 @@ std::vector<Finding> growth(const Explanation& explanation) {
 }
 
 bool says(const Finding& finding, const std::string& part) {
-  std::string all = finding.title + "\n" + finding.text;
-  for (const Evidence& evidence : finding.evidence) all += "\n" + evidence.text;
-  for (const Advice& advice : finding.advice) all += "\n" + advice.text + " " + advice.setting;
+  const report::FindingWords words = report::words_of(finding);
+  std::string all = words.title + "\n" + words.text;
+  for (const std::string& evidence : words.evidence) all += "\n" + evidence;
+  for (const report::AdviceWords& advice : words.advice)
+    all += "\n" + advice.text + " " + advice.setting;
   return all.find(part) != std::string::npos;
 }
 
@@ -103,7 +106,8 @@ TEST(GrowthTogether, AGraphAndTheBackwardPassThatKeptIt) {
     step.keep(Phase::kBackward, 0, 20 * kMiB);  // without a line
   }));
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].title, "Every step leaves a whole graph behind, its backward pass included");
+  EXPECT_EQ(report::words_of(found[0].title),
+            "Every step leaves a whole graph behind, its backward pass included");
   EXPECT_EQ(found[0].bytes_per_step, (60u + 72 + 20) * kMiB);
   EXPECT_EQ(found[0].site->line.line, 90u);
   EXPECT_TRUE(says(found[0], "92.0 MiB that a backward pass made"));
@@ -145,7 +149,7 @@ TEST(GrowthTogether, ATensorAndItsGradient) {
     step.keep(Phase::kBackward, 0, 2 * kMiB, "aten::add");
   }));
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].title, "Every step leaves a tensor and its gradient behind");
+  EXPECT_EQ(report::words_of(found[0].title), "Every step leaves a tensor and its gradient behind");
   EXPECT_EQ(found[0].site->line.line, 88u);
   EXPECT_EQ(found[0].bytes_per_step, 4u * kMiB);
 }

@@ -5,6 +5,7 @@
 #include "analysis/diagnosis/findings.h"
 #include "analysis/explain_program.h"
 #include "analysis/timeline/failures.h"
+#include "report/words/words.h"
 #include "sources/messages/log_reader.h"
 
 namespace tonnage::analysis {
@@ -45,8 +46,9 @@ TEST(ExplainKinds, GrowthInEveryFourthStep) {
   const Explanation explanation = p.explain();
   ASSERT_EQ(leaks(explanation), 1u);
   EXPECT_EQ(explanation.findings[0].bytes_per_step, 3u * kMiB);
-  EXPECT_NE(explanation.findings[0].text.find("12.0 MiB every 4th step"), std::string::npos)
-      << explanation.findings[0].text;
+  EXPECT_NE(report::words_of(explanation.findings[0].text).find("12.0 MiB every 4th step"),
+            std::string::npos)
+      << report::words_of(explanation.findings[0].text);
 }
 
 TEST(ExplainKinds, WhatComesUnevenlyIsACache) {
@@ -104,7 +106,7 @@ TEST(ExplainKinds, ATensorThatGrowsEachTime) {
   ASSERT_EQ(leaks(explanation), 1u);
   EXPECT_EQ(explanation.findings[0].bytes_per_step, 4u * kMiB);
   EXPECT_EQ(explanation.findings[0].site->line.file, "/home/u/cache.py");
-  EXPECT_NE(explanation.findings[0].text.find("torch.cat"), std::string::npos);
+  EXPECT_NE(report::words_of(explanation.findings[0].text).find("torch.cat"), std::string::npos);
   EXPECT_EQ(leaks(replaced("generate", false)), 0u);  // keys and values of one generation
   EXPECT_EQ(leaks(replaced("train", true)), 0u);      // sorted samples: everything grows
 }
@@ -157,9 +159,10 @@ TEST(ExplainKinds, LossesThatAreSummedBeforeOneBackwardPass) {
   p.fail(Phase::kForward, p.forward, 100 * kMiB, 10 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "kept_across_steps");
-  EXPECT_NE(primary(explanation)->advice.at(0).text.find("backward() on each batch"),
-            std::string::npos)
-      << explanation.summary;
+  EXPECT_NE(
+      report::words_of(primary(explanation)->advice.at(0)).text.find("backward() on each batch"),
+      std::string::npos)
+      << report::summary_of(explanation);
 }
 
 TEST(ExplainKinds, GrowthThatBeganBeforeTheRing) {
@@ -182,10 +185,10 @@ TEST(ExplainKinds, GrowthThatBeganBeforeTheRing) {
   p.fail(Phase::kForward, p.forward, 40 * kMiB, 10 * kMiB);
   p.out.record.final_segments = p.allocator.segments();
   const Explanation explanation = p.explain();
-  EXPECT_STREQ(cause_of(explanation), "kept_across_steps") << explanation.summary;
+  EXPECT_STREQ(cause_of(explanation), "kept_across_steps") << report::summary_of(explanation);
   const auto& evidence = primary(explanation)->evidence;
   EXPECT_TRUE(std::any_of(evidence.begin(), evidence.end(), [](const Evidence& e) {
-    return e.text.find("older than the history") != std::string::npos;
+    return report::words_of(e.fact).find("older than the history") != std::string::npos;
   }));
 }
 
@@ -282,8 +285,8 @@ TEST(ExplainKinds, MomentumAndOnesOwnOptimizerMakeStateToo) {
     p.fail(Phase::kOptimizer, step, 10 * kMiB, 2 * kMiB);
     const Explanation explanation = p.explain();
     EXPECT_STREQ(cause_of(explanation), "optimizer_first_step");
-    EXPECT_NE(explanation.summary.find("1 tensor per parameter"), std::string::npos)
-        << explanation.summary;
+    EXPECT_NE(report::summary_of(explanation).find("1 tensor per parameter"), std::string::npos)
+        << report::summary_of(explanation);
   }
 }
 
@@ -294,9 +297,9 @@ TEST(ExplainKinds, TheWeightsTwice) {
   p.fail(Phase::kOther, load, 10 * kMiB, 2 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "model_state");
-  EXPECT_NE(explanation.summary.find("the weights a second time"), std::string::npos)
-      << explanation.summary;
-  EXPECT_NE(explanation.summary.find("train.py:40"), std::string::npos);
+  EXPECT_NE(report::summary_of(explanation).find("the weights a second time"), std::string::npos)
+      << report::summary_of(explanation);
+  EXPECT_NE(report::summary_of(explanation).find("train.py:40"), std::string::npos);
 }
 
 TEST(ExplainKinds, AnotherProcessOnTheCard) {
@@ -309,7 +312,8 @@ TEST(ExplainKinds, AnotherProcessOnTheCard) {
   p.fail(Phase::kForward, p.forward, 12 * kMiB, 2 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "other_process");
-  EXPECT_NE(explanation.summary.find("process 4711"), std::string::npos) << explanation.summary;
+  EXPECT_NE(report::summary_of(explanation).find("process 4711"), std::string::npos)
+      << report::summary_of(explanation);
 }
 
 // Holes that would just hold the request, in the middle of a first forward pass: closing them would
@@ -343,9 +347,9 @@ TEST(ExplainKinds, SegmentsThatCouldNotBeGivenBack) {
   for (const uint64_t address : large) p.drop(Phase::kOther, address);
   p.fail(Phase::kOther, p.load, 700 * kMiB, 500 * kMiB);
   const Explanation explanation = p.explain();
-  EXPECT_STREQ(cause_of(explanation), "fragmentation") << explanation.summary;
-  EXPECT_NE(explanation.summary.find("500.0 MiB outside of them"), std::string::npos)
-      << explanation.summary;
+  EXPECT_STREQ(cause_of(explanation), "fragmentation") << report::summary_of(explanation);
+  EXPECT_NE(report::summary_of(explanation).find("500.0 MiB outside of them"), std::string::npos)
+      << report::summary_of(explanation);
 }
 
 // --- Steps ---
@@ -376,19 +380,22 @@ TEST(ExplainKinds, TwoOptimizersOfOneClass) {
 
 TEST(ExplainKinds, ASnapshotKnowsOnlyUntilItWasTaken) {
   Program p = training(4, 3);
-  EXPECT_NE(p.explain().summary.find("It did not run out of memory."), std::string::npos);
-  p.out.record.processes[0].ended = false;
-  EXPECT_NE(p.explain().summary.find("as far as the record goes"), std::string::npos);
-  p.out.record.kind = record::Record::Kind::kSnapshot;
-  EXPECT_NE(p.explain().summary.find("up to the moment at which the snapshot was taken"),
+  EXPECT_NE(report::summary_of(p.explain()).find("It did not run out of memory."),
             std::string::npos);
+  p.out.record.processes[0].ended = false;
+  EXPECT_NE(report::summary_of(p.explain()).find("as far as the record goes"), std::string::npos);
+  p.out.record.kind = record::Record::Kind::kSnapshot;
+  EXPECT_NE(
+      report::summary_of(p.explain()).find("up to the moment at which the snapshot was taken"),
+      std::string::npos);
   p.out.record.history_truncated = true;
-  EXPECT_NE(p.explain().summary.find("in this part of the history"), std::string::npos);
+  EXPECT_NE(report::summary_of(p.explain()).find("in this part of the history"), std::string::npos);
   p.out.record.final_segments = p.allocator.segments();
   p.out.record.events.clear();
-  EXPECT_NE(p.explain().summary.find("whether the program ran out of memory is not in it"),
-            std::string::npos)
-      << p.explain().summary;
+  EXPECT_NE(
+      report::summary_of(p.explain()).find("whether the program ran out of memory is not in it"),
+      std::string::npos)
+      << report::summary_of(p.explain());
 }
 
 // --- Logs ---

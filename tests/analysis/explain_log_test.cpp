@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "analysis/diagnosis/oom_log.h"
+#include "report/words/words.h"
 #include "sources/messages/log_reader.h"
 
 namespace tonnage::analysis {
@@ -57,7 +58,8 @@ TEST(ExplainLog, ATensorFlowPoolWithHoles) {
   ASSERT_TRUE(oom.has_value());
   const auto findings = diagnose(*oom);
   EXPECT_EQ(findings[0].cause, Cause::kFragmentation);
-  EXPECT_NE(findings[0].advice.at(0).text.find("driver's own pool"), std::string::npos);
+  EXPECT_NE(report::words_of(findings[0].advice.at(0)).text.find("driver's own pool"),
+            std::string::npos);
 }
 
 TEST(ExplainLog, TheMessagesOwnHintIsNotEchoed) {
@@ -67,7 +69,7 @@ TEST(ExplainLog, TheMessagesOwnHintIsNotEchoed) {
   for (int i = 0; i < 27; ++i) std::getline(file, line);
   for (const Finding& finding : diagnose(*sources::parse_oom_message(line)))
     for (const Advice& advice : finding.advice)
-      EXPECT_EQ(advice.setting.find("expandable"), std::string::npos);
+      EXPECT_EQ(report::words_of(advice).setting.find("expandable"), std::string::npos);
 }
 
 TEST(ExplainLog, TheTracebackNamesLineAndPhase) {
@@ -105,7 +107,8 @@ TEST(ExplainLog, TheTracebackNamesLineAndPhase) {
     EXPECT_EQ(explanation.findings.at(0).cause, c.cause) << c.frame;
     ASSERT_TRUE(explanation.findings.at(0).site.has_value());
     EXPECT_EQ(explanation.findings.at(0).site->line.line, 71u);
-    EXPECT_NE(explanation.summary.find("train.py:71"), std::string::npos) << explanation.summary;
+    EXPECT_NE(report::summary_of(explanation).find("train.py:71"), std::string::npos)
+        << report::summary_of(explanation);
   }
 }
 
@@ -114,7 +117,7 @@ TEST(ExplainLog, NothingFound) {
   auto log = sources::read_log(**input);
   const Explanation explanation = explain(*log);
   EXPECT_TRUE(explanation.failures.empty());
-  EXPECT_NE(explanation.summary.find("2 lines"), std::string::npos);
+  EXPECT_NE(report::summary_of(explanation).find("2 lines"), std::string::npos);
 }
 
 }  // namespace

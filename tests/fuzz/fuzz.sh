@@ -22,7 +22,7 @@ if [ -z "$(ls -A "$corpus")" ]; then
 fi
 launcher=$(command -v ccache || true)
 flags="-std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -I$root/src"
-for source in "$root"/src/record/*.cpp "$root"/src/sources/*.cpp "$root"/src/sources/*/*.cpp "$root"/src/analysis/*.cpp "$root"/src/analysis/*/*.cpp; do
+for source in "$root"/src/record/*.cpp "$root"/src/sources/*.cpp "$root"/src/sources/*/*.cpp "$root"/src/analysis/*.cpp "$root"/src/analysis/*/*.cpp "$root"/src/report/words/*.cpp; do
   object=$build/objects/$(basename "$(dirname "$source")")-$(basename "$source" .cpp).o
   if [ ! -e "$object" ] || [ -n "$(find "$root/src" -newer "$object" \( -name '*.h' -o -samefile "$source" \) -print -quit)" ]; then
     $launcher ${CXX:-clang++} $flags -fsanitize=fuzzer-no-link -c "$source" -o "$object"

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "analysis/diagnosis/findings.h"
+#include "report/words/words.h"
 #include "sources/messages/log_reader.h"
 
 using namespace tonnage;
@@ -26,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     if (oom.requested) check(!oom.requested->text.empty());
   }
   const auto explanation = analysis::explain(*log);
-  check(!explanation.summary.empty());
+  check(!report::summary_of(explanation).empty());
   check(explanation.failures.size() == log->ooms.size());
   return 0;
 }

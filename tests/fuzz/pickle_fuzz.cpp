@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "analysis/diagnosis/findings.h"
+#include "report/words/words.h"
 #include "sources/snapshot/snapshot_reader.h"
 
 using namespace tonnage;
@@ -43,6 +44,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
   }
   check_record(*record);
   const auto explanation = analysis::explain(std::make_shared<record::Record>(std::move(*record)));
-  check(!explanation.summary.empty());
+  check(!report::summary_of(explanation).empty());
   return 0;
 }

@@ -13,6 +13,7 @@
 #include "analysis/analysis_builder.h"
 #include "report/csv_export.h"
 #include "report/trace_export.h"
+#include "report/words/words.h"
 #include "sources/snapshot/snapshot_reader.h"
 
 namespace tonnage::report {
@@ -372,7 +373,7 @@ TEST(TraceExport, WhateverACutSnapshotGivesCanBeWritten) {
     ++answers;
     const std::vector<analysis::Explanation> explanations = {
         analysis::explain(std::make_shared<const record::Record>(std::move(*record)))};
-    EXPECT_FALSE(explanations[0].summary.empty());
+    EXPECT_FALSE(report::summary_of(explanations[0]).empty());
     trace_of(explanations);
     EXPECT_TRUE(write_allocations_csv(explanations, [](std::string_view) { return true; }));
     EXPECT_TRUE(write_events_csv(explanations, [](std::string_view) { return true; }));

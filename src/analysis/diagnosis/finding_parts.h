@@ -1,45 +1,97 @@
-// Pieces that findings are written with.
+// Pieces that findings are made of.
 #pragma once
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
 
 #include "analysis/diagnosis/findings.h"
 
 namespace tonnage::analysis {
 
-inline Advice advice(std::string text, std::optional<uint64_t> saves = std::nullopt,
-                     std::string setting = "") {
-  return {std::move(text), saves, std::move(setting)};
+inline Figure bytes(uint64_t number) {
+  Figure figure;
+  figure.kind = Figure::Kind::kBytes;
+  figure.number = number;
+  return figure;
 }
 
-inline Evidence evidence(std::string text, std::optional<uint64_t> bytes = std::nullopt,
+inline Figure count(uint64_t number) {
+  Figure figure;
+  figure.number = number;
+  return figure;
+}
+
+inline Figure tensors(uint64_t number) {
+  Figure figure;
+  figure.kind = Figure::Kind::kTensors;
+  figure.number = number;
+  return figure;
+}
+
+inline Figure percent(double ratio, uint32_t decimals = 0) {
+  Figure figure;
+  figure.kind = Figure::Kind::kPercent;
+  figure.ratio = ratio;
+  figure.decimals = decimals;
+  return figure;
+}
+
+inline Figure times(double ratio, uint32_t decimals = 1) {
+  Figure figure;
+  figure.kind = Figure::Kind::kTimes;
+  figure.ratio = ratio;
+  figure.decimals = decimals;
+  return figure;
+}
+
+inline Figure at(const Site& site) {
+  Figure figure;
+  figure.kind = Figure::Kind::kSite;
+  figure.site = site;
+  return figure;
+}
+
+inline Figure name(std::string text) {
+  Figure figure;
+  figure.kind = Figure::Kind::kName;
+  figure.name = std::move(text);
+  return figure;
+}
+
+// As the log printed it; "?" where it did not.
+inline Figure printed(const std::optional<sources::LogSize>& size) {
+  return name(size ? size->text : "?");
+}
+
+inline Figure unit(bool are_steps) {
+  Figure figure;
+  figure.kind = Figure::Kind::kUnit;
+  figure.are_steps = are_steps;
+  return figure;
+}
+
+inline Fact fact(Statement statement, std::vector<Figure> figures = {}) {
+  return {statement, std::move(figures)};
+}
+
+inline Advice advice(Remedy remedy, std::vector<Figure> figures = {},
+                     std::optional<uint64_t> saves = std::nullopt) {
+  return {remedy, std::move(figures), saves};
+}
+
+inline Evidence evidence(Fact fact, std::optional<uint64_t> bytes = std::nullopt,
                          const Site& site = {}) {
   Evidence out;
-  out.text = std::move(text);
+  out.fact = std::move(fact);
   out.bytes = bytes;
   out.site = site;
   return out;
 }
 
-inline std::string at(const Site& site) {
-  const std::string text = site_text(site);
-  return text.empty()              ? "at a line that the history does not name"
-         : text.starts_with("in ") ? text
-                                   : "at " + text;
+inline double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-inline std::string nth(uint32_t number) {
-  const uint32_t tens = number % 100;
-  const char* ending = tens >= 11 && tens <= 13 ? "th"
-                       : number % 10 == 1       ? "st"
-                       : number % 10 == 2       ? "nd"
-                       : number % 10 == 3       ? "rd"
-                                                : "th";
-  return fmt::format("{}{}", number, ending);
-}
-
-inline std::string tensors(uint64_t count) {
-  return count == 1 ? "1 tensor" : fmt::format("{} tensors", count);
-}
+inline uint64_t above(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace tonnage::analysis

@@ -1,10 +1,9 @@
-// Findings: what an expert would say about a record or a log, as plain values. The text, JSON and
-// HTML renderers read only this.
+// Findings: what an expert would say about a record or a log, as plain values: causes, statements
+// and remedies with their figures. The words are in src/report/words/.
 //
-//   const auto explanation = explain(record, {});      // a snapshot, or a record of `tonnage run`
-//   explanation.summary                                // one paragraph
-//   explanation.findings[0].advice[0].text             // "checkpointing the 12 blocks would free
-//   about 4.9 GiB"
+//   const auto explanation = explain(record, {});     // a snapshot, or a record of `tonnage run`
+//   explanation.findings[0].cause                     // Cause::kActivations
+//   report::words_of(explanation.findings[0]).text    // "4.9 GiB of the 6.2 GiB allocated are …"
 //
 // Every finding carries its evidence (figures, events, addresses, lines) and advice ranked by what
 // it would free. Nothing is said that the data does not show: what cannot be known is in `limits`.
@@ -16,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/diagnosis/facts.h"
 #include "analysis/diagnosis/fragmentation.h"
 #include "analysis/report.h"
 #include "analysis/timeline/timeline.h"
@@ -57,25 +57,17 @@ enum class Cause : uint8_t {
   kReservedUnused,  // reserved far above allocated
   // Out of memory, again.
   kKeptByException,  // what an earlier failed attempt made is still alive
+  // Of other libraries and of the host.
+  kKvCache,          // an inference server's key-value cache
+  kKernelResources,  // shared memory, registers or threads of one kernel
+  kPoolLimit,        // the limit of a library's own pool
+  kOutputs,          // what a compiled program returns
+  kPrivatePool,      // free segments of a pool that is in use
 };
 const char* cause_name(Cause cause);
 
 enum class FindingKind : uint8_t { kOutOfMemory, kLeak, kFragmentation, kOutside };
 const char* finding_kind_name(FindingKind kind);
-
-struct Evidence {
-  std::string text;  // one sentence with its figures
-  std::optional<uint64_t> bytes;
-  Site site;                        // empty if there is none
-  std::vector<uint64_t> events;     // indices into the record; a few examples
-  std::vector<uint64_t> addresses;  // of blocks
-};
-
-struct Advice {
-  std::string text;                     // one sentence in the user's own numbers
-  std::optional<uint64_t> saves_bytes;  // about; null: not known
-  std::string setting;  // to copy: "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"; may be empty
-};
 
 struct Finding {
   FindingKind kind = FindingKind::kOutOfMemory;
@@ -84,8 +76,8 @@ struct Finding {
   double confidence = 1;  // our own estimate
   int device = 0;
   int failure = -1;          // index into Explanation::failures; -1: not about one
-  std::string title;         // "Activations fill the card"
-  std::string text;          // two or three sentences
+  Fact title;                // "Activations fill the card"
+  std::vector<Fact> text;    // two or three sentences
   uint64_t bytes = 0;        // what it is about; findings are ranked by it
   std::optional<Site> site;  // the line to look at
   std::vector<Evidence> evidence;
@@ -116,10 +108,11 @@ struct Failure {
 struct Explanation {
   std::string source;
   enum class Kind : uint8_t { kSnapshot, kRecord, kLog } kind = Kind::kSnapshot;
-  std::string summary;  // one paragraph
   std::vector<Failure> failures;
+  int lead_failure = 0;                  // the one that the summary is about
+  uint64_t failures_left_out = 0;        // earlier ones, beyond those that are explained
   std::vector<Finding> findings;         // most important first
-  std::vector<std::string> limits;       // what cannot be known, and why
+  std::vector<Fact> limits;              // what cannot be known, and why
   std::vector<std::string> notes;        // from the reader
   std::shared_ptr<const Report> report;  // records: peaks, breakdown, steps
   std::shared_ptr<const Timeline>
@@ -141,9 +134,10 @@ Explanation explain(const sources::Log& log, const ExplainOptions& options = {})
 
 // "9.71 GiB", "512 B": as the reports write it.
 std::string size_text(uint64_t bytes);
-// "train.py:69 in main"; "" if nothing is known. The user's own line, if the innermost is in a
-// package.
+// "train.py:69"; with its function "train.py:69 in main"; "" if nothing is known.
 std::string place_text(const Place& place, bool function = false);
+// The user's own line first, a library's beside it: "train.py:9 (in functional.py:3504)"; where no
+// line is known "in aten::mm".
 std::string site_text(const Site& site);
 
 }  // namespace tonnage::analysis

@@ -35,6 +35,11 @@ const char* cause_name(Cause cause) {
     case Cause::kLeak: return "leak";
     case Cause::kReservedUnused: return "reserved_unused";
     case Cause::kKeptByException: return "kept_by_exception";
+    case Cause::kKvCache: return "kv_cache";
+    case Cause::kKernelResources: return "kernel_resources";
+    case Cause::kPoolLimit: return "pool_limit";
+    case Cause::kOutputs: return "outputs";
+    case Cause::kPrivatePool: return "private_pool";
   }
   return "unknown";
 }
@@ -72,7 +77,7 @@ std::string site_text(const Site& site) {
   const std::string user = place_text(site.user_line);
   if (line.empty() && user.empty()) return site.op.empty() ? "" : "in " + site.op;
   if (user.empty() || user == line) return line;
-  return line + " (called from " + user + ")";
+  return line.empty() ? user : user + " (in " + line + ")";
 }
 
 }  // namespace tonnage::analysis

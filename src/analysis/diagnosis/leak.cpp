@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "analysis/diagnosis/leak_lines.h"
+#include "analysis/diagnosis/oom_facts.h"
 #include "analysis/timeline/categories.h"
 
 namespace tonnage::analysis {
@@ -237,6 +238,40 @@ void add_replaced(Growth replaced, GrowthReport& report) {
   of->bytes_per_iteration += replaced.bytes_per_iteration;
 }
 
+// A snapshot is taken while the program runs: what was let go before that was no leak.
+bool gone_at_the_end(const Timeline& timeline, const Growth& growth) {
+  // What takes the place of the last one lets the earlier ones go.
+  if (growth.events.empty() || growth.replaced) return false;
+  size_t gone = 0;
+  const auto& allocations = timeline.allocations();
+  for (const uint64_t event : growth.events) {
+    const auto found = std::find_if(allocations.begin(), allocations.end(), [&](const auto& a) {
+      return !a.before_history && a.alloc_event == event;
+    });
+    gone += found != allocations.end() && found->free_event != kNever;
+  }
+  return gone == growth.events.size();
+}
+
+// What the frames of a few of the allocations say of who keeps them.
+void mark_mechanism(const Timeline& timeline, Growth& growth) {
+  const record::Record& record = timeline.record();
+  size_t checkpointed = 0, collected = 0;
+  for (const uint64_t event : growth.events) {
+    const uint32_t stack = record.events[event].stack;
+    checkpointed += timeline.stacks()[stack].in_backward &&
+                    stack_in(record, stack, "torch/utils/checkpoint.py");
+    for (const char* function : {"nested_concat", "torch_pad_and_concatenate", "evaluation_loop",
+                                 "prediction_loop", "pad_across_processes"})
+      if (stack_in(record, stack, "", function)) {
+        ++collected;
+        break;
+      }
+  }
+  growth.in_checkpoint = checkpointed * 2 > growth.events.size();
+  growth.in_evaluation_collect = collected * 2 > growth.events.size();
+}
+
 GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
                          const IterationRange& range, uint64_t end_event, bool failed) {
   GrowthReport report;
@@ -324,6 +359,10 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   if (timeline.record().history_truncated) find_older(timeline, device, process, end_event, report);
   std::stable_sort(report.growth.begin(), report.growth.end(),
                    [](const Growth& a, const Growth& b) { return a.kept_bytes > b.kept_bytes; });
+  if (timeline.record().kind == record::Record::Kind::kSnapshot && !failed)
+    std::erase_if(report.growth,
+                  [&](const Growth& growth) { return gone_at_the_end(timeline, growth); });
+  for (Growth& growth : report.growth) mark_mechanism(timeline, growth);
   for (const Growth& growth : report.growth) {
     report.bytes_per_iteration += growth.bytes_per_iteration;
     report.kept_bytes += growth.kept_bytes;

@@ -61,6 +61,8 @@ struct Growth {
   bool may_be_filling = false;    // single tensors without a graph: a cache or a buffer that is not
                                   // full yet looks the same
   uint32_t idle_iterations = 0;   // in which the line made nothing
+  bool in_checkpoint = false;     // of a whole graph: made again by a checkpoint's backward pass
+  bool in_evaluation_collect = false;  // outputs of evaluation that a trainer puts together
 };
 
 struct GrowthReport {

@@ -11,6 +11,7 @@ using abi::MemoryEvent;
 
 constexpr size_t kMinIterations = 3;
 constexpr size_t kMaxCandidates = 16;  // each costs a pass over the events
+constexpr uint32_t kMinWork = 3;       // allocations of an iteration
 
 }  // namespace
 
@@ -57,10 +58,14 @@ namespace {
 // Lines whose recurrence can mark an iteration: outside of every module's call, first the user's
 // own, then those of packages that run the loop for the user (a trainer).
 bool is_anchor(const StackFacts& stack, bool of_package) {
-  if (!of_package) return stack.only_user;
+  if (!of_package) return stack.only_user && !stack.in_forward;
   return !stack.empty && !stack.only_user && !stack.in_module && !stack.in_functional &&
          !stack.in_optimizer && !stack.in_backward && !stack.starts_backward &&
          !stack.converts_module && !stack.builds_module;
+}
+
+bool goes_back(const MemoryEvent& event, const StackFacts& stack) {
+  return event.phase == Phase::kBackward || stack.in_backward || stack.starts_backward;
 }
 
 IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t first_event,
@@ -85,7 +90,9 @@ IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t firs
     // Several tensors of one batch may come from the line: an iteration begins with the first after
     // other work.
     std::vector<uint32_t> starts;
-    std::vector<uint32_t> work;  // allocations in between, per start
+    std::vector<uint32_t> work;    // allocations of a forward pass in between, per start
+    std::vector<uint32_t> others;  // from other lines; they count where a backward pass follows
+    std::vector<bool> backward;
     uint32_t since = UINT32_MAX;
     for (uint32_t i = first_event; i < end_event; ++i) {
       const MemoryEvent& event = events[i];
@@ -94,16 +101,21 @@ IterationRange loop_of(const Timeline& timeline, uint32_t process, uint32_t firs
         if (since > 0) {
           starts.push_back(i);
           work.push_back(0);
+          others.push_back(0);
+          backward.push_back(false);
         }
         since = 0;
       } else if (!starts.empty()) {
         ++since;
+        ++others.back();
         if (!stacks[event.stack].only_user) ++work.back();
+        if (goes_back(event, stacks[event.stack])) backward.back() = true;
       }
     }
     if (starts.size() < kMinIterations + 1) continue;  // the last one is not known to be complete
-    const auto busy = static_cast<size_t>(
-        std::count_if(work.begin(), work.end() - 1, [](uint32_t count) { return count >= 3; }));
+    size_t busy = 0;
+    for (size_t i = 0; i + 1 < work.size(); ++i)
+      busy += work[i] >= kMinWork || (backward[i] && others[i] >= kMinWork);
     if (busy * 5 < (work.size() - 1) * 4) continue;
     IterationRange range;
     range.anchor = stacks.line(anchor);

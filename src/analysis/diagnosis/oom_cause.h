@@ -10,8 +10,7 @@ namespace tonnage::analysis {
 // Empty only if the record says nothing at all about what was allocated. The first one is primary.
 std::vector<Finding> diagnose(const OomFacts& facts, const Timeline& timeline);
 
-// What growth means and what to do about it; also used where nothing failed. steps: "steps" or
-// "iterations".
-Finding growth_finding(const Growth& growth, const GrowthReport& report, const Timeline& timeline);
+// What growth means and what to do about it; also used where nothing failed.
+Finding growth_finding(const Growth& growth, const GrowthReport& report);
 
 }  // namespace tonnage::analysis

@@ -89,6 +89,8 @@ void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFact
   if (const auto found = timeline.processes().find({facts.process, failure.device});
       found != timeline.processes().end())
     reserved_peak = std::max(reserved_peak, found->second.reserved);
+  // More than it was refused: the cap has been another one then.
+  if (reserved_peak >= reserved + facts.wanted_bytes) reserved_peak = reserved;
   if (options.message && options.message->allowed &&
       (!failure.capacity_bytes ||
        options.message->allowed->bytes < *failure.capacity_bytes / 50 * 49)) {
@@ -293,6 +295,7 @@ void read_copies_by_size(const Timeline& timeline, const std::vector<const Alloc
   if (bytes * 5 < facts.of(Category::kActivation) * 4) return;
   facts.copies_bytes = bytes;
   facts.copies_by_size = bytes > 0;
+  facts.autocast_seen |= bytes > 0;
 }
 
 void read_live(const Timeline& timeline, OomFacts& facts) {
@@ -311,7 +314,10 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
     if (made) it->second = compute();
     return it->second != 0;
   };
+  std::vector<const Allocation*> casts;
+  std::unordered_set<uint64_t> parameter_sizes;
   for (const Allocation* a : live) {
+    if (a->category == Category::kParameter) parameter_sizes.insert(a->requested_bytes);
     const MemoryEvent* event = a->before_history || a->alloc_event >= record.events.size()
                                    ? nullptr
                                    : &record.events[a->alloc_event];
@@ -365,9 +371,20 @@ void read_live(const Timeline& timeline, OomFacts& facts) {
          timeline.stacks()[a->stack].in_functional || timeline.stacks()[a->stack].in_backward);
     if (in_pass && event->op != abi::kNoId && facts.phase != Phase::kOptimizer && !moved) {
       const std::string& op = record.string(event->op);
-      if (op == "aten::_to_copy" || op == "aten::to") facts.copies_bytes += a->requested_bytes;
+      if (op == "aten::_to_copy" || op == "aten::to") {
+        facts.autocast_seen = true;
+        casts.push_back(a);
+      }
     }
   }
+  // Casts of activations are activations; those of parameters' sizes are kept beside them.
+  for (const Allocation* cast : casts) {
+    const uint64_t size = cast->requested_bytes;
+    const bool of_parameter = parameter_sizes.count(size * 2) || parameter_sizes.count(size / 2) ||
+                              parameter_sizes.count(size);
+    if (of_parameter) facts.copies_bytes += size;
+  }
+  facts.mechanisms = find_mechanisms(timeline, live);
   facts.static_bytes = facts.of(Category::kParameter) + facts.of(Category::kBuffer) +
                        facts.of(Category::kGradient) + facts.of(Category::kOptimizerState);
 

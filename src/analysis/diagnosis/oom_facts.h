@@ -9,6 +9,7 @@
 #include "analysis/diagnosis/findings.h"
 #include "analysis/diagnosis/fragmentation.h"
 #include "analysis/diagnosis/leak.h"
+#include "analysis/diagnosis/mechanisms.h"
 #include "analysis/timeline/breakdown.h"
 #include "analysis/timeline/timeline.h"
 
@@ -68,8 +69,10 @@ struct OomFacts {
   Site weight_copies_site;
   uint64_t checkpointed_bytes = 0;  // live activations made inside a checkpointed function
   bool checkpoint_seen = false;
-  uint64_t copies_bytes = 0;    // casts of autocast
-  bool copies_by_size = false;  // without operator names: known by their sizes
+  uint64_t copies_bytes = 0;               // casts of autocast
+  bool copies_by_size = false;             // without operator names: known by their sizes
+  bool autocast_seen = false;              // casts to a smaller type inside modules
+  std::vector<MechanismBytes> mechanisms;  // who made what is alive, largest first
   GrowthReport growth;
   // Earlier steps' peaks, to see whether this one is larger.
   uint64_t median_step_peak = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "analysis/diagnosis/findings.h"
+#include "analysis/diagnosis/log_traceback.h"
 #include "sources/messages/log_oom.h"
 
 namespace tonnage::analysis {
@@ -23,10 +24,26 @@ struct LogFigures {
   std::optional<uint64_t> own_outside;  // this process, but not its allocator: context, NCCL, …
   bool oversubscribed = false;          // more allocated than the card has
   bool cap_binds = false;               // a memory fraction below the card's end refused
+  const sources::LogProcess* own = nullptr;  // this process under its number outside the container
 };
 LogFigures log_figures(const sources::LogOom& oom);
 
 // The first one is primary.
 std::vector<Finding> diagnose(const sources::LogOom& oom);
+
+// The parts of it, by kind of message. Each adds what it finds; the first of all is the reason.
+void diagnose_pytorch_figures(const sources::LogOom& oom, const LogFigures& figures,
+                              const TraceFacts& trace, std::vector<Finding>& out);
+// False: not a message of its kind.
+bool diagnose_disguised(const sources::LogOom& oom, const TraceFacts& trace,
+                        std::vector<Finding>& out);
+bool diagnose_host(const sources::LogOom& oom, const TraceFacts& trace, std::vector<Finding>& out);
+bool diagnose_compiled(const sources::LogOom& oom, std::vector<Finding>& out);
+bool diagnose_server(const sources::LogOom& oom, std::vector<Finding>& out);
+bool diagnose_library(const sources::LogOom& oom, std::vector<Finding>& out);
+
+// What an nvidia-smi table in the log says of the failing GPU.
+void read_cards(const sources::Log& log, const sources::LogOom& oom, std::vector<Finding>& out);
+Finding finding_of_card(const sources::LogCard& card);
 
 }  // namespace tonnage::analysis

@@ -13,6 +13,7 @@
 
 #include <vector>
 
+#include "analysis/report.h"
 #include "analysis/timeline/timeline.h"
 
 namespace tonnage::analysis {

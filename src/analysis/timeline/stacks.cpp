@@ -63,6 +63,10 @@ FileOwner owner_of(const std::string& file) {
   if (file.empty() || file == "??" || file == "<unknown>") return FileOwner::kNative;
   if (file.starts_with("<frozen") || file.starts_with("<__array_function__"))
     return FileOwner::kPython;
+  // Code that PyTorch writes itself: FX graphs, compiled kernels.
+  if (file.starts_with("<eval_with_key>") || contains(file, "/torchinductor_") ||
+      contains(file, "/torch_compile_debug/"))
+    return FileOwner::kTorch;
   if (!path_in_torch(file).empty()) return FileOwner::kTorch;
   // Tonnage's own recorder runs inside the program too.
   if (contains(file, "site-packages/tonnage/") || contains(file, "/python/tonnage/"))
@@ -72,7 +76,12 @@ FileOwner owner_of(const std::string& file) {
   if (contains(file, "/lib/python3") || contains(file, "/lib64/python3")) return FileOwner::kPython;
   // Builds of PyTorch name their C++ files by these roots; a user's own C++ is the user's.
   // Python's own and the C library's sources lie in their build folders.
-  if (sources::is_native_file(file) && (file.starts_with("./") || contains(file, "/Python-3")))
+  if (sources::is_native_file(file) &&
+      (file.starts_with("./") || file.starts_with("../") || contains(file, "/Python-3") ||
+       contains(file, "/python-3") || contains(file, "libstdc++") || contains(file, "/sysdeps/") ||
+       contains(file, "/nptl/") || contains(file, "/csu/") || contains(file, "/glibc") ||
+       contains(file, "/gcc-") || contains(file, "/pybind11/") || contains(file, "/bits/") ||
+       file.ends_with(".o") || file.ends_with("/thread.cc") || file == "thread.cc"))
     return FileOwner::kNative;
   if (contains(file, "/aten/src/") || contains(file, "/c10/") || contains(file, "/torch/csrc/") ||
       ends_with_any(file, {".so", ".so.1", ".so.6"}) || contains(file, ".so."))
@@ -148,6 +157,7 @@ Stacks::Stacks(const record::Record& record) : record_(record) {
           file.bare_native && frames[f].line == 0 ? FileOwner::kNative : file.owner;
       if (owner == FileOwner::kUser) {
         if (facts.user_frame < 0) facts.user_frame = static_cast<int>(f);
+        facts.in_forward |= function == "forward";
         continue;
       }
       if (owner != FileOwner::kNative) facts.only_user = false;

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "analysis/report.h"
+#include "analysis/place.h"
 #include "record/record.h"
 
 namespace tonnage::analysis {
@@ -23,6 +23,7 @@ struct StackFacts {
   bool in_backward = false;      // called from autograd (checkpointing, custom functions)
   bool starts_backward = false;  // autograd's own first gradient
   bool in_module = false;        // inside a module's call
+  bool in_forward = false;       // inside a function of the user's own that is called forward
   bool in_functional = false;    // torch/nn/functional.py, torch/functional.py
   bool converts_module = false;  // module.to(), .cuda(), .half()
   bool builds_module = false;    // __init__ or reset_parameters of a module of torch/nn

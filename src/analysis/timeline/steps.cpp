@@ -249,7 +249,9 @@ std::vector<uint32_t> periodic_ends(const record::Record& record, const Stacks& 
   }
   // Layers of one model recur as well, inside its call; a step begins outside of it, or has a
   // backward pass.
-  if (stacks[anchor->stack].in_module && !periods_go_back(record, stacks, first, ends)) return {};
+  const StackFacts& place = stacks[anchor->stack];
+  if ((place.in_module || place.in_forward) && !periods_go_back(record, stacks, first, ends))
+    return {};
   if (ends.empty() || !periods_release(record, ends)) return {};
   return ends;
 }

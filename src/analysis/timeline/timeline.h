@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report.h"
+#include "analysis/place.h"
 #include "analysis/timeline/block_tracker.h"
 #include "analysis/timeline/stacks.h"
 #include "analysis/timeline/steps.h"

@@ -48,10 +48,59 @@ enum class OomFormat : uint8_t {
   kXlaReserve,       // TPU: "Attempting to reserve ... There are ... free"
   kHostArray,        // NumPy: "Unable to allocate ... for an array with shape"
   kHostShared,       // /dev/shm of a container is full
+  kTorchStorage,     // before 1.0: THCStorage and the other THC files
+  kPinnedHost,       // pinned host memory
+  kServingMaxLength,  // an inference server's key-value cache does not hold the longest request
+  kServingNoBlocks,   // nothing is left for the key-value cache
+  kServingStartup,    // less is free at the start than the server's share
+  kServingTokens,     // no room for the tokens of a batch
+  kServingWarmUp,     // warm-up or graph capture of a server
+  kServingSwap,       // the server's swap space in host memory
+  kServingProfile,    // memory changed while the server measured it
+  kServingPlacement,  // the model's parts do not all fit on the GPUs
+  kLibraryRequest,    // another library's allocator, with what it asked for
+  kLibraryPool,       // the limit of a library's own pool
+  kKernelResources,   // shared memory, registers or threads of one kernel
+  kMemorySummary,     // torch.cuda.memory_summary()
+  kNvidiaSmi,         // nvidia-smi's table
 };
 const char* oom_format_name(OomFormat format);
 
-enum class LogFramework : uint8_t { kPyTorch, kTensorFlow, kJax, kNccl, kUnknown };
+// Who allocates. Append only, kUnknown excepted.
+enum class LogFramework : uint8_t {
+  kPyTorch,
+  kTensorFlow,
+  kJax,
+  kNccl,
+  kUnknown,
+  kVllm,
+  kSglang,
+  kTgi,
+  kTensorRt,
+  kLlamaCpp,
+  kOllama,
+  kOnnxRuntime,
+  kXgboost,
+  kRmm,
+  kPaddle,
+  kCupy,
+  kNumba,
+  kTriton,
+  kCatBoost,
+  kLightGbm,
+  kMxnet,
+  kCaffe,
+  kFaiss,
+  kJulia,
+  kOpenCv,
+  kBitsandbytes,
+  kCTranslate2,
+  kRay,
+  kAccelerate,
+  kDeepSpeed,
+  kTorchrun,
+  kWarp,
+};
 const char* log_framework_name(LogFramework framework);
 
 struct LogProcess {
@@ -84,6 +133,12 @@ struct LogOom {
   std::optional<LogSize> allowed;        // the cap of a memory fraction
   std::optional<LogSize> other;          // MPS: other allocations
   std::optional<LogSize> peak;           // TensorFlow: MaxInUse
+  // XLA's buffer assignment: parts of one compiled program.
+  std::optional<LogSize> arguments, outputs, temporaries, program, fragmentation;
+  std::optional<uint64_t> tokens, tokens_that_fit;  // of an inference server's request and cache
+  std::optional<double> fraction;                   // of the card, as configured
+  std::optional<uint64_t> units, units_there;       // kernel resources that are no bytes
+  std::optional<uint64_t> ooms, retries;            // counters of torch.cuda.memory_summary()
   std::vector<LogProcess> processes;
   std::vector<uint64_t> shape;  // TensorFlow
   std::string dtype;

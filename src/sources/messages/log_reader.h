@@ -11,13 +11,15 @@
 #include "base/result.h"
 #include "sources/compressed_input.h"
 #include "sources/messages/log_oom.h"
+#include "sources/messages/log_tables.h"
 
 namespace tonnage::sources {
 
 struct Log {
   std::string source;
   uint64_t lines = 0;
-  std::vector<LogOom> ooms;  // in the log's order
+  std::vector<LogOom> ooms;    // in the log's order
+  std::vector<LogCard> cards;  // of the last nvidia-smi table
   std::vector<std::string> notes;
   // PyTorch's warning that a checkpointed part has no input that wants gradients: nothing in it is
   // trained. 0: not seen.
@@ -29,5 +31,7 @@ Result<Log> read_log(Input& input);
 
 // The first message in a piece of text (one or several lines), or nothing.
 std::optional<LogOom> parse_oom_message(std::string_view text);
+// lines: how many further lines may belong to it, if they are not in the text yet.
+std::optional<LogOom> parse_oom_message(std::string_view text, int& lines);
 
 }  // namespace tonnage::sources

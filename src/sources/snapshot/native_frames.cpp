@@ -119,8 +119,12 @@ class Digest {
 
 bool is_native_file(std::string_view file) {
   if (file.empty() || file == "??" || file.find(".so.") != std::string_view::npos) return true;
-  for (const std::string_view end : {".cpp", ".cc", ".c", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".S",
-                                     ".so", ".hip", ".inc", ".inl", ".tcc"}) {
+  // Object files and programs: the C runtime's start ("crt1.o"), the interpreter.
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  if (name == "python" || name.starts_with("python3") || name.starts_with("python2")) return true;
+  for (const std::string_view end :
+       {".cpp", ".cc", ".c", ".cxx", ".h", ".hpp", ".cu", ".cuh", ".S", ".so", ".hip", ".inc",
+        ".inl", ".tcc", ".o", ".a", ".hh", ".cppm"}) {
     if (file.ends_with(end)) return true;
   }
   return false;

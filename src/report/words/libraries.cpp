@@ -1,0 +1,187 @@
+// What is said of messages of other libraries, of drivers and of the host.
+#include "report/words/tables.h"
+
+namespace tonnage::report {
+namespace {
+
+using S = analysis::Statement;
+
+constexpr StatementRow kRows[] = {
+    // --- the host ---
+    {S::kTitleSharedMemoryFull, "The host's shared memory (/dev/shm) is full, not the GPU's"},
+    {S::kSharedMemoryFull,
+     "Data-loader workers hand their batches over in /dev/shm, and that is full. A container gets "
+     "64 MiB of it unless it is told otherwise. The card has nothing to do with it."},
+    {S::kSharedMemoryFullOfNccl,
+     "NCCL exchanges data between processes of one host in /dev/shm, and that is full. A container "
+     "gets 64 MiB of it unless it is told otherwise. The card has nothing to do with it."},
+    {S::kRequestedThere, "{0} were asked for there."},
+    {S::kTitleHostMemory, "The host's memory ran out, not the GPU's"},
+    {S::kHostRefused, "{0} of host memory were asked for and refused."},
+    {S::kHostRefusedOfFree, "{0} of host memory were asked for; {1} were free."},
+    {S::kHostRefusedNoFigures, "Host memory was asked for and refused."},
+    {S::kKilledFromOutside,
+     "The process was killed from outside (signal 9), as the kernel does when the host's memory is "
+     "full."},
+    {S::kRayKilled,
+     "Ray killed the task because the node's own memory was nearly full: {0} of {1} in use."},
+    {S::kWorkerHeld, "The killed task held {0} of it."},
+    {S::kSwapTooLarge, "The server's swap space is {0} of the {1} that the host has."},
+    {S::kTitlePinned, "Pinned host memory was refused, not the GPU's"},
+    {S::kPinnedRefused, "{0} of pinned host memory were asked for and refused."},
+    {S::kPinnedRefusedNoFigures,
+     "Pinned host memory was asked for and refused: it is memory of the host that the driver "
+     "locks, "
+     "and the error looks like the card's."},
+    {S::kTitleUnifiedOthers, "Other allocations than PyTorch's tensors fill the unified memory"},
+    {S::kUnifiedOthers, "PyTorch's tensors have {0}, other allocations {1} of {2} allowed."},
+    {S::kTitleUnifiedFull, "PyTorch's tensors fill what it may use"},
+    {S::kUnifiedFull, "{0} allocated of {1} allowed; {2} more were asked for."},
+
+    // --- disguised ---
+    {S::kTitleExabyte, "More than an exabyte was asked for"},
+    {S::kSizeOverflowed,
+     "A size came out negative or overflowed: the shape that the failing line computes is wrong, "
+     "not the memory too small."},
+    {S::kTitleTorchStorage, "PyTorch found no memory for a tensor"},
+    {S::kTorchStorage,
+     "The refusal came from PyTorch's own tensor storage ({0}), as versions before 1.0 report it: "
+     "the card was full of the program's tensors. The message has no figures."},
+    {S::kTitleDriver, "The CUDA driver had no memory"},
+    {S::kDriverRefused,
+     "The driver or runtime refused outside PyTorch's allocator (a context, a library, expandable "
+     "segments, a wrong device): the message has no figures."},
+    {S::kDriverRefusedContext,
+     "The driver refused the memory of the context itself, before any tensor was made: the card "
+     "was "
+     "full already, or the process may not use it."},
+    {S::kTitleLibraryHandle, "{0} is an out-of-memory error"},
+    {S::kLibraryHandle,
+     "A library could not allocate its handle or workspace: PyTorch's cache and the program's "
+     "tensors had left it too little of the card."},
+    {S::kTitleLibraryNotReady, "{0}: most often out of memory in disguise"},
+    {S::kLibraryNotReady,
+     "A library could not start, or found no algorithm whose workspace fits. Most often the card "
+     "is "
+     "full, with PyTorch's cache in it; a driver that does not match the library does the same."},
+    {S::kTitleNvmlAssert, "An out-of-memory error hides behind this assertion"},
+    {S::kNvmlAssert,
+     "PyTorch ran out of memory, and asking NVML which processes use the card failed (MIG, "
+     "containers, Jetson), so that the real message was lost."},
+    {S::kTitleNccl, "NCCL could not allocate its buffers"},
+    {S::kNcclAsked,
+     "NCCL asked the driver for {0} outside PyTorch's allocator, and the card was full."},
+    {S::kNcclAskedNoFigures,
+     "NCCL asks the driver itself, outside PyTorch's allocator, and the card was full."},
+    {S::kTitleBoardFull, "The shared memory of the board is full"},
+    {S::kBoardFull, "The driver could not map {0}; CPU and GPU share the memory."},
+
+    // --- TensorFlow, XLA ---
+    {S::kTitleTensorFlowTries, "TensorFlow tried a large piece first"},
+    {S::kTensorFlowTries,
+     "The driver did not give {0} in one piece. TensorFlow then tries smaller ones: by itself this "
+     "line is often harmless."},
+    {S::kAskedFor, "{0} were asked for."},
+    {S::kAskedForBy, "{0} were asked for ({1})."},
+    {S::kShapeDidNotFit, "A tensor of shape {0} and type {1} ({2}) did not fit."},
+    {S::kShapeDidNotFitNoType, "A tensor of shape {0} did not fit."},
+    {S::kPoolInPieces, "{0} of its limit of {1} were free, in pieces: fragmentation."},
+    {S::kTitlePoolInPieces, "Enough is free in TensorFlow's pool, but not in one piece"},
+    {S::kInUseOf, "{0} of {1} were in use."},
+    {S::kTitleTensorDidNotFit, "A tensor of the model did not fit"},
+    {S::kTitleProgramTooLarge, "The compiled program needs more than the device has"},
+    {S::kProgramTooLarge,
+     "The program needs {0} of {1} in {2}: {3} too much. It was known when compiling; no step "
+     "ran."},
+    {S::kTitleDeviceFull, "The device's memory is full"},
+    {S::kAskedOfFree, "{0} were asked for and {1} were free."},
+    {S::kMoreAsked, "{0} more were asked for."},
+    {S::kMoreAskedBy, "{0} more were asked for by {1}."},
+    {S::kJaxTakesAtStart,
+     "JAX takes 75 % of the card at its start: nvidia-smi does not show how much of it is used."},
+    {S::kXlaProgram,
+     "The compiled program needs {0} in all: {1} of arguments, {2} of outputs and {3} of "
+     "temporaries."},
+    {S::kXlaLargestBuffer, "Its largest single buffer has {0}."},
+    {S::kTitleXlaOutputs, "The outputs of the compiled program are the largest part"},
+    {S::kTitleXlaTemporaries, "The temporaries of the compiled program are the largest part"},
+    {S::kTitleXlaArguments, "The arguments of the compiled program are the largest part"},
+
+    // --- inference servers ---
+    {S::kTitleCacheTooShort, "The key-value cache does not hold one request of the longest length"},
+    {S::kCacheNeeds,
+     "One request of {0} tokens needs {1} of key-value cache; {2} are left for it beside the "
+     "weights."},
+    {S::kCacheHoldsTokens,
+     "The longest request may have {0} tokens; the key-value cache holds {1}."},
+    {S::kCacheHoldsLess,
+     "The longest request that the model allows does not fit into the key-value cache."},
+    {S::kTitleNoCache, "Nothing is left for the key-value cache"},
+    {S::kNothingLeftForCache,
+     "The weights and the memory of a measured pass fill the share of the card that {0} may use: "
+     "nothing is left for the key-value cache."},
+    {S::kConfiguredShare, "The share is set to {0}."},
+    {S::kTitleUnbalanced, "The GPUs of the group do not have the same free memory"},
+    {S::kUnbalanced,
+     "One of the GPUs has clearly less free memory than this one: something else runs there."},
+    {S::kThisGpuHasFree, "This GPU has {0} free."},
+    {S::kTitleLessFreeThanShare, "Less is free at the start than the server is to use"},
+    {S::kLessFreeThanShare,
+     "vLLM wants {0} (gpu_memory_utilization {1} of {2}) and {3} are free: {4} are taken by others "
+     "before it starts. No key-value cache was made yet."},
+    {S::kTitleNoRoomForTokens, "The key-value cache has no room for these tokens"},
+    {S::kTokensAsked, "{0} needs room for {1} tokens in its key-value cache and has room for {2}."},
+    {S::kTokensAskedOnly, "{0} needs room for {1} tokens in its key-value cache and has it not."},
+    {S::kTokensNoFigures, "The key-value cache of {0} has no room for the next batch."},
+    {S::kTitleWarmUp, "The server's warm-up run does not fit beside the key-value cache"},
+    {S::kWarmUp, "Warm-up ran out of memory after the key-value cache was made."},
+    {S::kWarmUpRequests,
+     "The sampler's warm-up with {0} requests at once ran out of memory after the key-value cache "
+     "was made: its logits have requests x classes elements."},
+    {S::kTitleProfile, "Another process changed the card's memory while the server measured it"},
+    {S::kProfileFree, "{0} were free before the measurement and {1} after it."},
+    {S::kProfileUsed, "{0} were in use before the measurement and {1} after it."},
+    {S::kProfileMeaning,
+     "The server measures its own need by what the card has left; that goes wrong when another "
+     "process gives memory back at the same time."},
+    {S::kTitlePlacement, "The model's parts do not all fit on the GPUs"},
+    {S::kPlacement,
+     "Part of the model had to be placed on the host or on disk, which this kind of loading does "
+     "not allow: the GPUs have too little free memory for all of it."},
+
+    // --- kernels ---
+    {S::kTitleKernelResources, "One kernel wants more than a multiprocessor has"},
+    {S::kKernelSharedMemory,
+     "The kernel wants {1} ({3} bytes) of {0} for each block; the GPU has {2} ({4} bytes)."},
+    {S::kKernelUnits, "The kernel wants {1} of {0}; the GPU has {2}."},
+    {S::kKernelTooMany,
+     "The kernel wants more registers, threads or shared memory for one block than a "
+     "multiprocessor "
+     "has."},
+    {S::kNotDeviceMemory,
+     "This is no lack of device memory: a larger card of the same kind or a smaller model changes "
+     "nothing."},
+
+    // --- other libraries ---
+    {S::kTitleLibraryFull, "{0} found no memory on the card"},
+    {S::kLibraryAskedAll, "{0} asked for {1} when {2} were free; {3} are allocated by it."},
+    {S::kLibraryAskedFree, "{0} asked for {1} when {2} were free."},
+    {S::kLibraryAskedHeld, "{0} asked for {1} more and holds {2} already."},
+    {S::kLibraryAsked, "{0} asked for {1}, and the card had not that much free."},
+    {S::kLibraryRefused, "{0} was refused memory; the message has no figures."},
+    {S::kCardHas, "The card has {0}."},
+    {S::kPoolReserved, "Its pool has {0} reserved."},
+    {S::kFreeButRefused,
+     "That much was free: its arena or pool wanted more in one piece, or another limit refused."},
+    {S::kTitlePoolLimit, "The limit of {0}'s own pool refused, not the card"},
+    {S::kPoolLimit, "{0}'s pool has reached the size that it was given."},
+    {S::kPoolLimitAsked,
+     "{0}'s pool has reached the size that it was given; {1} more were asked for."},
+    {S::kPoolLimitFigures, "{0}'s pool may have {1} and holds {2}; {3} more were asked for."},
+};
+
+}  // namespace
+
+std::span<const StatementRow> library_words() { return kRows; }
+
+}  // namespace tonnage::report

@@ -1,0 +1,524 @@
+// What to do: one sentence for each remedy, and the setting to copy.
+#include "report/words/tables.h"
+
+namespace tonnage::report {
+namespace {
+
+using R = analysis::Remedy;
+
+constexpr RemedyRow kRows[] = {
+    // --- the allocator ---
+    {R::kExpandableSegments,
+     "Expandable segments let pieces of different segments serve one request; they would make most "
+     "of the {0} usable",
+     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
+    {R::kExpandableSegmentsLog,
+     "Expandable segments (if they are not on yet) let pieces serve one request: up to {0} become "
+     "usable",
+     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
+    {R::kExpandableCloser,
+     "Expandable segments keep reserved close to allocated where sizes change; at best {0} less",
+     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
+    {R::kExpandableAlreadyOn,
+     "Expandable segments are on already; what is left are pieces smaller than a page (2 or 20 "
+     "MiB) "
+     "beside live blocks",
+     ""},
+    {R::kExpandableKept,
+     "Expandable segments are on already; the rest is kept for reuse and given back before an "
+     "out-of-memory error",
+     ""},
+    {R::kWithoutMaxSplit,
+     "max_split_size of {0} is set: blocks above it are never split and only serve requests of "
+     "nearly their size; try without it",
+     ""},
+    {R::kMakeItFirst,
+     "Make the {0} tensor {1} before the small ones that stay, or make it once and use it again",
+     ""},
+    {R::kLargeBuffersEarly,
+     "Make large buffers once and early; empty_cache() between phases of different shapes", ""},
+    {R::kLeavePool,
+     "Let go of the pool, or call torch.cuda.empty_cache() before it is used: {0} come free",
+     "del pool; torch.cuda.empty_cache()"},
+    {R::kOnePool, "Let CUDA graphs share one pool (torch.cuda.graph(..., pool=...))", ""},
+    {R::kFewerGraphs,
+     "Capture CUDA graphs for fewer batch sizes, or let them share one pool: {0} lie in theirs",
+     ""},
+    {R::kRaiseFraction,
+     "If nothing else needs the rest of the card, raise the fraction: {0} are there",
+     "torch.cuda.set_per_process_memory_fraction(1.0)"},
+    {R::kRaiseFractionLog, "Raise the fraction: {0} are free",
+     "torch.cuda.set_per_process_memory_fraction(1.0)"},
+    {R::kWithinLimit, "Within the limit of {0}: {1} are allocated by tensors", ""},
+    {R::kALittleLess, "A little less in use ({0}) lets the faster algorithms run", ""},
+
+    // --- who else is there ---
+    {R::kStopOther,
+     "Stop the other process (a crashed run that is still there?), or use another GPU: {0} would "
+     "come free, and nothing in the model may have to change",
+     ""},
+    {R::kFindWithSmi,
+     "Find with nvidia-smi who has it, or use another GPU: {0} would come free, and nothing in the "
+     "model may have to change",
+     ""},
+    {R::kStopProcess,
+     "Stop {0} (a crashed run that is still there?), or use another GPU: {1} would come free", ""},
+    {R::kFindWhoHas,
+     "Find who has the {0}: nvidia-smi lists processes; a context takes 0.3 to 1 GiB, each NCCL "
+     "communicator several hundred MiB",
+     ""},
+    {R::kEmptyCardMayDo,
+     "With an empty card the same request may fit: nothing in the model has to change for it", ""},
+    {R::kOwnGpuPerRank,
+     "{0} processes have little more than a context here: if they are ranks of the same job, call "
+     "torch.cuda.set_device(local_rank) first and load checkpoints with map_location, so that each "
+     "touches its own GPU only",
+     "torch.load(path, map_location=\"cpu\")"},
+    {R::kFewerCommunicators,
+     "Fewer communicators and process groups; other frameworks with on-demand growth", ""},
+    {R::kLookWhoHolds, "Look with nvidia-smi which processes hold the card before the start", ""},
+    {R::kStopWhoHolds, "Stop what holds the other {0} of the card", ""},
+    {R::kRunAlone,
+     "Run it alone and watch nvidia-smi: another process may take the memory for a moment", ""},
+    {R::kLookForLimits,
+     "Look for set_per_process_memory_fraction, for a cgroup or MIG slice, and on Windows for the "
+     "paging file's size",
+     ""},
+    {R::kBatchWouldNotHelp, "A smaller batch would not address this", ""},
+    {R::kNeedsMoreThanCard,
+     "The program needs {0} more than the card has: smaller model, batch or samples", ""},
+    {R::kNoSystemFallback,
+     "Turn the driver's system-memory fallback off, so that it fails early instead of crawling",
+     ""},
+
+    // --- tensors ---
+    {R::kSplitInParts,
+     "Split the tensor into at least {0} parts that are computed one after the other", ""},
+    {R::kWorkInParts, "The failing line has to work in at least {0} parts", ""},
+    {R::kSplitTensor,
+     "Split the computation of the {0} tensor (chunked attention or loss, a memory-efficient "
+     "kernel): halved it needs {1}",
+     ""},
+    {R::kPrintShapes,
+     "Print the shapes at the failing line; look for negative or multiplied dimensions", ""},
+    {R::kLookThereFirst, "The largest part is made {0}: look there first", ""},
+    {R::kRetryAfterExcept,
+     "Try again after the except block, not inside it: the {0} are freed when the exception is; "
+     "gc.collect() and empty_cache() inside it cannot free them",
+     ""},
+
+    // --- the model's state ---
+    {R::kEightBitOptimizer, "An 8-bit optimizer keeps about a quarter of the {0} of 32-bit state",
+     ""},
+    {R::kShardState,
+     "Sharding parameters, gradients and state over 2 GPUs (FSDP, ZeRO-3) halves the {0} per GPU; "
+     "over 8 it leaves {1}",
+     ""},
+    {R::kAdaptersOnly,
+     "Training adapters only (LoRA) needs next to none of the {0} of gradients and optimizer state",
+     ""},
+    {R::kRestHasToGo,
+     "The state alone would fit with {0} to spare: what else is alive in the step has to go first "
+     "(loss, outputs, caches)",
+     ""},
+    {R::kFusedOptimizer,
+     "fused=True (or foreach=False) in the optimizer's constructor needs none of these {0}",
+     "fused=True"},
+    {R::kCopyOnHost,
+     "Keep the copy on the host (torch.load with map_location=\"cpu\", .cpu()): {0} are free",
+     "map_location=\"cpu\""},
+    {R::kWholeGradients,
+     "Gradients are {0} times the parameters: of a sharded model they are whole while FSDP's "
+     "no_sync() accumulates. Without it (or with set_requires_gradient_sync) they are sharded in "
+     "each micro-step: about {1} less",
+     ""},
+    {R::kZeroGradToNone,
+     "{0} of gradients are alive during the forward pass: unless you accumulate, "
+     "zero_grad(set_to_none=True) before it frees them",
+     "optimizer.zero_grad(set_to_none=True)"},
+    {R::kLoadToHost,
+     "Load to the host first (map_location=\"cpu\"), then copy into the model and optimizer that "
+     "exist, and drop the loaded dict",
+     "torch.load(path, map_location=\"cpu\")"},
+    {R::kShardedStateDict,
+     "Save sharded state dicts, or gather on rank 0 only and in host memory (offload_to_cpu, "
+     "rank0_only)",
+     ""},
+
+    // --- the pass ---
+    {R::kChunkedLoss,
+     "A chunked or fused linear cross-entropy (8 chunks) would hold about {0} instead of {1}", ""},
+    {R::kFewerLogits,
+     "Compute logits only for the positions that the loss needs (labels that are not ignored)", ""},
+    {R::kLimitSample,
+     "Limit the sample's length or size (or put similar ones together): at the usual size about "
+     "{0} "
+     "less would be alive here",
+     ""},
+    {R::kLargestFirst, "Run the largest sample first, so that it fails in the first step or never",
+     ""},
+    {R::kCheckCheckpoint,
+     "Check that the checkpointed function is what runs (use_reentrant, modules in eval mode, "
+     "outputs kept by hooks)",
+     ""},
+    {R::kSmallerParameters,
+     "Keep the parameters themselves in the smaller type, so that autocast has nothing to convert",
+     ""},
+    {R::kSmallerWorkspaces, "Smaller cuBLAS workspaces, and fewer streams",
+     "CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8"},
+    {R::kCheckpointBlocks,
+     "Activation checkpointing of the {0} alike layers ({1} each) would free about {2} of the {3}, "
+     "for one more forward pass",
+     "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"},
+    {R::kHalfBatch,
+     "Half the batch (with gradient accumulation, if the whole one is wanted) halves the "
+     "activations: about {0} less here",
+     ""},
+    {R::kAutocast,
+     "If the model runs in float32: bfloat16 autocast makes most activations half as large (the "
+     "record does not say the type)",
+     ""},
+    {R::kFusedActivation,
+     "A fused activation function in place of the formula saves one tensor instead of several of "
+     "these {0}",
+     "torch.nn.functional.gelu(x, approximate=\"tanh\")"},
+    {R::kDdpInstead,
+     "DistributedDataParallel instead of nn.DataParallel: one process for each GPU, no copies in "
+     "every pass, and outputs stay where they are",
+     "torchrun --nproc-per-node N"},
+    {R::kGradientAsBucketView, "Let the gradients be views of the buckets: {0} less",
+     "DistributedDataParallel(model, gradient_as_bucket_view=True)"},
+    {R::kFsdpReshard,
+     "Give gathered parameters back after the forward pass, and wrap smaller parts of the model",
+     "reshard_after_forward=True"},
+    {R::kZeroBuckets, "Smaller buckets and no overlap of communication",
+     "reduce_bucket_size, allgather_bucket_size, overlap_comm=false"},
+    {R::kNoUseCache, "No cache while training: {0} less", "model.config.use_cache = False"},
+    {R::kAverageOnHost, "Keep the averaged weights on the host: {0} less", ""},
+    {R::kFirstSteps,
+     "If it fails in the first steps: a smaller batch or shorter samples lower activations only. "
+     "If "
+     "the model with its gradients and optimizer state (16 B a parameter with Adam in 32 bits) is "
+     "already near the card's size, only sharding, offloading or an 8-bit optimizer helps",
+     ""},
+    {R::kLaterSteps,
+     "If it fails later: something grows (a leak) or one sample is larger; a recorded history "
+     "shows "
+     "which (torch.cuda.memory._record_memory_history, then tonnage explain)",
+     ""},
+    {R::kEvalAccumulation,
+     "Take the outputs to the host every few batches (in the Hugging Face Trainer "
+     "eval_accumulation_steps), and keep the argmax or the metric instead of all logits: on the "
+     "host they would need as much",
+     "eval_accumulation_steps=1"},
+    {R::kSmallerBatch, "A smaller batch or shorter samples", ""},
+    {R::kSmallerBatchFreesActivations,
+     "A smaller batch or shorter samples lower the activations; parameters, gradients and "
+     "optimizer "
+     "state stay",
+     ""},
+    {R::kNewerTorchForFigures,
+     "A newer PyTorch says in the same message how much was asked for, allocated and free", ""},
+    {R::kRecordHistory,
+     "Record a history: torch.cuda.memory._record_memory_history(), then tonnage explain the "
+     "snapshot",
+     ""},
+    {R::kWholeMessage,
+     "The whole message has the card's size, what is free and what PyTorch holds; a recorded "
+     "history has everything",
+     ""},
+    {R::kNoReentrance,
+     "Checkpoint without reentrance, or let the first input want gradients (x.requires_grad_(), "
+     "model.enable_input_require_grads()); then measure again",
+     "use_reentrant=False"},
+
+    // --- growth ---
+    {R::kNoGrad,
+     "Run the loop under torch.no_grad() or torch.inference_mode(): the {0} would not be kept",
+     "with torch.inference_mode():"},
+    {R::kNoGradIfValidation,
+     "If this is a validation: run it under torch.no_grad() or torch.inference_mode()",
+     "with torch.inference_mode():"},
+    {R::kDetachIfWanted,
+     "If gradients are wanted: .detach() or .item() on what is kept, and .cpu() if it is large; "
+     "where losses of many batches are summed, backward() on each of them frees its graph at once",
+     ""},
+    {R::kNoHooksInCheckpoint,
+     "Register no hooks on tensors inside the checkpointed function (put saved_tensors_hooks "
+     "around "
+     "the checkpoint, not inside it), or remove them after the backward pass; that frees {0} {1:a}",
+     ""},
+    {R::kNonReentrant,
+     "Keep only detached values of what the hook sees: a tensor of the second pass holds that "
+     "pass's "
+     "whole graph",
+     "value.detach()"},
+    {R::kBackwardEach,
+     "Call backward() on each batch's own loss: gradients add up just the same, and {0} are freed "
+     "each time",
+     "(loss / accumulation_steps).backward()"},
+    {R::kGradientsToNone,
+     "After backward(create_graph=True) a gradient and its graph keep each other alive: set "
+     "gradients to None each {0}, or take them with torch.autograd.grad(..., create_graph=True) "
+     "and "
+     "keep only numbers of them; that frees {1} {0:a}",
+     "optimizer.zero_grad(set_to_none=True)"},
+    {R::kNumbersNotTensors,
+     "Keep numbers, not tensors: .item() (or .detach()) on what is collected {0}; that frees {1} "
+     "{2:a}",
+     "losses.append(loss.item())"},
+    {R::kNumbersAndNoGrad,
+     "Keep numbers, not tensors: .item() (or .detach()) on what is collected; and set .grad of "
+     "what "
+     "was made {0} to None where it is used again. That frees {1} {2:a}",
+     "losses.append(loss.item())"},
+    {R::kGiveItAnEnd,
+     "Give it an end: a fixed length that the oldest part falls out of, or start anew; joining "
+     "also "
+     "holds the old and the new one at once ({0})",
+     ""},
+    {R::kMoveOff,
+     "Move what is collected off the GPU (.cpu()), reduce it each {0}, or empty the list: {1} "
+     "{0:a}; detach() alone does not move it",
+     ""},
+    {R::kMoveOffIfUnbounded,
+     "If nothing bounds it, move what is collected off the GPU (.cpu()), reduce it each {0}, or "
+     "empty the list: {1} {0:a}; detach() alone does not move it",
+     ""},
+    {R::kCacheCapacity,
+     "If it is a cache or a buffer: choose its capacity by the card; each {0} adds {1}", ""},
+
+    // --- disguised errors ---
+    {R::kHandleEarly,
+     "Treat it as out of memory: a smaller batch, or make the handle early (one small matmul on "
+     "the "
+     "GPU before the model is loaded)",
+     ""},
+    {R::kHalfBatchShows,
+     "Treat it as out of memory first: if it goes away with half the batch, it was", ""},
+    {R::kLaunchBlocking,
+     "If it comes at once on an empty card: wrong labels or indices also show up here; run once "
+     "with CUDA_LAUNCH_BLOCKING=1",
+     "CUDA_LAUNCH_BLOCKING=1"},
+    {R::kVersionsMatch,
+     "If it comes on an empty card too: the versions of driver and library do not match, or an "
+     "earlier kernel failed (run once with CUDA_LAUNCH_BLOCKING=1)",
+     "CUDA_LAUNCH_BLOCKING=1"},
+    {R::kStatsHaveFigures,
+     "Treat it as out of memory; torch.cuda.memory_stats() or a recorded history has the figures",
+     ""},
+    {R::kRoomForNccl,
+     "Leave NCCL room: make the communicators before the cache grows, or cap PyTorch with a memory "
+     "fraction",
+     ""},
+    {R::kFewerChannels, "Fewer process groups and channels: each communicator has its own buffers",
+     "NCCL_MAX_NCHANNELS=8"},
+    {R::kBoardRoom,
+     "Close other programs, use a smaller model or batch, add swap for the CPU's part", ""},
+    {R::kCloseOthers,
+     "Close what else uses the memory ({0}), and torch.mps.empty_cache() before large steps", ""},
+    {R::kWatermarkOnlyLifts,
+     "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 only lifts the guard: the system may then fail instead",
+     ""},
+
+    // --- the host ---
+    {R::kLargerShm, "A larger /dev/shm for the container",
+     "docker run --shm-size=8g (or --ipc=host)"},
+    {R::kFewerWorkers, "Fewer data-loader workers or a smaller prefetch_factor", ""},
+    {R::kSmallerSwap, "A smaller swap space of the server", "--swap-space 4"},
+    {R::kDeepSpeedHost,
+     "Each rank loads and offloads in host memory, so the need grows with the ranks of a host: "
+     "offload less (offload_optimizer, offload_param), load with low_cpu_mem_usage, or use fewer "
+     "ranks a host",
+     ""},
+    {R::kLookForKiller,
+     "The kernel's log says whether it was the out-of-memory killer, and how much the process had",
+     "dmesg | grep -i \"killed process\""},
+    {R::kMetricByBatch,
+     "Results of a whole data set are collected on the host ({0}): compute the metric batch by "
+     "batch, or keep the argmax instead of all classes",
+     ""},
+    {R::kMetricByBatchUnknown,
+     "Results of a whole data set are collected on the host: compute the metric batch by batch, or "
+     "keep the argmax instead of all classes",
+     ""},
+    {R::kLessOnHost,
+     "Fewer data-loader workers, smaller prefetch, results reduced before they are collected on "
+     "the "
+     "CPU; a larger container limit",
+     ""},
+    {R::kLessPinned,
+     "Pin less: pin_memory=False, fewer workers and prefetched batches, smaller offload buffers",
+     "pin_memory=False"},
+
+    // --- TensorFlow, XLA ---
+    {R::kTensorFlowGrowth,
+     "If training fails afterwards, another process has part of the card; "
+     "tf.config.experimental.set_memory_growth takes only what is needed",
+     ""},
+    {R::kDriverPool, "The driver's own pool moves pieces together",
+     "TF_GPU_ALLOCATOR=cuda_malloc_async"},
+    {R::kHalfFirstDimension, "If its first dimension, {0}, is the batch: {1} takes half of it", ""},
+    {R::kKerasMixedPrecision, "Mixed precision (tf.keras.mixed_precision) halves most activations",
+     ""},
+    {R::kHaveToGo,
+     "At least {0} have to go: jax.checkpoint (remat), a smaller batch per device, or sharding "
+     "over "
+     "more devices",
+     ""},
+    {R::kAccumulationAddsBuffer,
+     "Gradient accumulation adds a buffer of the gradients' size; it saves activations only", ""},
+    {R::kRematOrBatch,
+     "jax.checkpoint (remat) around the layers, a smaller batch, donated buffers (donate_argnums)",
+     ""},
+    {R::kReturnLess,
+     "Return less from the jitted function: {0} are what it returns (metrics instead of every "
+     "output, no stacked intermediate results of scan)",
+     ""},
+    {R::kDonate, "Donated arguments give their memory to the outputs: {0} are arguments",
+     "jax.jit(f, donate_argnums=(0,))"},
+    {R::kRemat,
+     "jax.checkpoint (remat) around the layers or a smaller batch: {0} are temporaries of the "
+     "program",
+     "jax.checkpoint(f)"},
+    {R::kShardArguments, "Shard the arguments over more devices: {0} of them are on this one", ""},
+    {R::kJaxShare, "If another framework shares the card, give JAX its share",
+     "XLA_PYTHON_CLIENT_MEM_FRACTION=0.5"},
+    {R::kMemoryAnalysis, "compiled.memory_analysis() gives the program's need before it runs", ""},
+
+    // --- inference servers ---
+    {R::kMaxModelLen, "The server computed the length that fits: {0} tokens",
+     "--max-model-len {0}"},
+    {R::kMaxModelLenComputed,
+     "By the message's own figures about {0} tokens fit into the cache that there is",
+     "--max-model-len {0}"},
+    {R::kMoreShareBy,
+     "A larger share of the card, if it is free: {0} more of cache are needed "
+     "(gpu_memory_utilization)",
+     ""},
+    {R::kMoreShare, "A larger share of the card, if it is free (gpu_memory_utilization)",
+     "--gpu-memory-utilization 0.95"},
+    {R::kLessShare,
+     "A smaller share of the card for weights and cache, so that more is left beside it "
+     "(gpu_memory_utilization)",
+     "--gpu-memory-utilization 0.85"},
+    {R::kShareThatFits, "A share that fits into what is free: {0} of the card, {1}",
+     "--gpu-memory-utilization {0}"},
+    {R::kKvCacheFp8, "A key-value cache of 8 bits holds twice as many tokens",
+     "--kv-cache-dtype fp8"},
+    {R::kTensorParallel, "More GPUs share weights and cache among them",
+     "--tensor-parallel-size 2"},
+    {R::kQuantizeOrParallel,
+     "A quantized model, or weights shared among more GPUs (tensor parallelism), leaves more room",
+     ""},
+    {R::kFewerSequences, "Fewer sequences at once (max_num_seqs)", "--max-num-seqs 64"},
+    {R::kFewerBatchedTokens,
+     "Fewer tokens in one batch: the measured pass and the batch need less "
+     "(max_num_batched_tokens)",
+     "--max-num-batched-tokens 2048"},
+    {R::kOneAfterAnother,
+     "Start one server after the other, and wait until an old process has given its memory back",
+     ""},
+    {R::kSglangMoreStatic,
+     "A larger share for weights and cache, if the card has it (mem_fraction_static)",
+     "--mem-fraction-static 0.9"},
+    {R::kSglangLessStatic,
+     "A smaller share for weights and cache, so that more is left beside it (mem_fraction_static)",
+     "--mem-fraction-static 0.8"},
+    {R::kSglangSmallerGraphs, "Capture CUDA graphs for smaller batches only",
+     "--cuda-graph-max-bs 16"},
+    {R::kSglangChunkedPrefill, "Smaller pieces of long prompts at a time",
+     "--chunked-prefill-size 2048"},
+    {R::kSglangFewerRequests, "Fewer requests at once", "--max-running-requests 64"},
+    {R::kFreeTheGpus, "Free all GPUs of the group before the start, or leave the busy one out", ""},
+    {R::kTgiPrefill, "Fewer prompt tokens in one batch", "--max-batch-prefill-tokens 2048"},
+    {R::kSmallerQuantization, "A smaller quantization (4 bits instead of 8) or a smaller model",
+     ""},
+    {R::kOffloadPart,
+     "Allow the rest on the host where the loader can (llm_int8_enable_fp32_cpu_offload, a device "
+     "map of your own), or use more GPUs",
+     ""},
+
+    // --- llama.cpp ---
+    {R::kLlamaFewerLayers, "Fewer layers on the GPU; the rest runs on the CPU", "--n-gpu-layers N"},
+    {R::kLlamaContext, "A shorter context: the key-value cache grows with it", "--ctx-size 4096"},
+    {R::kLlamaCacheType, "A quantized key-value cache, with flash attention",
+     "--flash-attn on --cache-type-k q8_0 --cache-type-v q8_0"},
+    {R::kLlamaSmallerBatch, "A smaller compute buffer by a smaller micro-batch",
+     "--ubatch-size 128"},
+    {R::kLlamaFewerSlots, "Fewer sequences at once: they share the context", "--parallel 1"},
+    {R::kOllamaSmaller, "A smaller model or quantization", ""},
+
+    // --- kernels ---
+    {R::kSmallerBlocks,
+     "Smaller blocks or fewer stages in the kernel's configuration (BLOCK sizes, num_stages)", ""},
+    {R::kOtherKernel,
+     "If it is a library's kernel: another attention or GEMM backend, or a version that knows this "
+     "GPU",
+     ""},
+    {R::kFewerThreads, "Fewer threads for each block, or fewer registers for each thread", ""},
+
+    // --- other libraries ---
+    {R::kOrtBatch, "A smaller batch or shorter inputs for this session", ""},
+    {R::kOrtArena, "Let the arena grow by what is asked, not by powers of two",
+     "arena_extend_strategy=kSameAsRequested"},
+    {R::kOrtLimit, "Give the arena its share of the card (gpu_mem_limit), and run one session",
+     "gpu_mem_limit"},
+    {R::kTensorRtWorkspace, "A smaller workspace while the engine is built",
+     "config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)"},
+    {R::kTensorRtShapes, "Smaller largest shapes in the optimization profile", ""},
+    {R::kXgboostExternal,
+     "Let the data stay on the host and come in parts (ExtMemQuantileDMatrix, QuantileDMatrix)",
+     ""},
+    {R::kXgboostBins, "Fewer bins, less depth, or part of the rows each time",
+     "max_bin=128, subsample=0.5, sampling_method=gradient_based"},
+    {R::kXgboostRmm, "More GPUs share the rows among them (dask, spark)", ""},
+    {R::kRmmSpill, "Let cuDF move what is not in use to the host", "CUDF_SPILL=on"},
+    {R::kRmmManaged, "Managed memory may exceed the card, at a price",
+     "rmm.reinitialize(managed_memory=True)"},
+    {R::kRmmParts, "Work in smaller partitions", ""},
+    {R::kRmmLargerPool, "A larger pool, if the card has it",
+     "rmm.reinitialize(pool_allocator=True, maximum_pool_size=...)"},
+    {R::kCatBoostRamPart, "A smaller part of the card at the start, or fewer borders",
+     "gpu_ram_part=0.8"},
+    {R::kCatBoostBorders, "Fewer borders and less depth", "border_count=32, depth=6"},
+    {R::kLightGbmBins, "Fewer bins", "max_bin=63"},
+    {R::kPaddleBatch, "A smaller batch or smaller images", ""},
+    {R::kPaddleFraction,
+     "Let Paddle take memory as it needs it, so that other processes have the rest",
+     "FLAGS_allocator_strategy=auto_growth"},
+    {R::kCupyFreeBlocks,
+     "Give cached blocks back before large steps; another library on the card cannot use them",
+     "cupy.get_default_memory_pool().free_all_blocks()"},
+    {R::kCupyParts, "Work on parts of the array, or in float32 instead of float64", ""},
+    {R::kCupyManaged, "Managed memory may exceed the card, at a price",
+     "cupy.cuda.set_allocator(cupy.cuda.MemoryPool(cupy.cuda.malloc_managed).malloc)"},
+    {R::kCupyLimit, "Raise the pool's limit, if the card has it",
+     "cupy.get_default_memory_pool().set_limit(fraction=0.9), CUPY_GPU_MEMORY_LIMIT"},
+    {R::kNumbaDelete, "Let go of device arrays that are not used any more; Numba frees them late",
+     "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT=1"},
+    {R::kWarpPool, "Let go of arrays that are not used, and give the pool's cache back",
+     "wp.set_mempool_release_threshold(\"cuda:0\", 0)"},
+    {R::kJuliaReclaim, "Free arrays by hand and give the pool back",
+     "CUDA.unsafe_free!(x); CUDA.reclaim()"},
+    {R::kMxnetPool, "Another pool that keeps less", "MXNET_GPU_MEM_POOL_TYPE=Round"},
+    {R::kFaissTemp, "A smaller scratch space, or parts of the queries at a time",
+     "res.setTempMemory(256 << 20)"},
+    {R::kBnbPaged, "A paged optimizer moves its state to the host when the card is full",
+     "PagedAdamW8bit"},
+    {R::kCt2Compute, "Weights of 8 bits", "compute_type=\"int8_float16\""},
+
+    // --- nvidia-smi ---
+    {R::kSmiStopOthers, "Stop the processes that do not belong to this job, or use another GPU",
+     ""},
+    {R::kSmiRead,
+     "nvidia-smi shows what processes have reserved, their caches included: PyTorch's own figures "
+     "are in torch.cuda.memory_summary() or a recorded history",
+     ""},
+};
+
+}  // namespace
+
+std::span<const RemedyRow> remedy_words() { return kRows; }
+
+}  // namespace tonnage::report
