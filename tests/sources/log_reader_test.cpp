@@ -31,8 +31,8 @@ struct Expected {
 
 // One row for each line of tests/data/logs/oom_messages.txt.
 const std::vector<Expected> kMessages = {
-    {"cuda_error", -1, "", "", "", "", "", "", ""},                                            // 1
-    {"cuda_error", -1, "", "", "", "", "", "", ""},                                            // 2
+    {"torch_storage", -1, "", "", "", "", "", "", ""},                                         // 1
+    {"torch_storage", -1, "", "", "", "", "", "", ""},                                         // 2
     {"cuda_error", -1, "", "", "", "", "", "", ""},                                            // 3
     {"pytorch_1.0", 0, "12.50 MiB", "10.92 GiB", "9.28 GiB", "8.57 MiB", "", "4.68 MiB", ""},  // 4
     {"pytorch_1.0", 0, "1024.00 KiB", "11.17 GiB", "576.00 KiB", "10.90 GiB", "", "30.96 MiB",

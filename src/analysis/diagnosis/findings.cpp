@@ -6,6 +6,7 @@
 #include "analysis/diagnosis/leak.h"
 #include "analysis/diagnosis/oom_cause.h"
 #include "analysis/diagnosis/oom_facts.h"
+#include "analysis/diagnosis/other_contexts.h"
 #include "analysis/timeline/categories.h"
 #include "analysis/timeline/failures.h"
 
@@ -227,6 +228,8 @@ Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& 
   }
   const bool failed = !out.failures.empty() && !out.failures.back().recovered;
   if (!failed) find_leaks(*timeline, *report, options, out);
+  for (Finding& finding : find_other_contexts(*timeline))
+    out.findings.push_back(std::move(finding));
   find_unused(*timeline, *report, out);
   name_overcome(*timeline, overcome, out);
   std::stable_sort(out.findings.begin(), out.findings.end(),

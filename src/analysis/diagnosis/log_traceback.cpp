@@ -49,8 +49,9 @@ TraceFacts read_traceback(const LogOom& oom) {
   TraceFacts facts;
   const LogFrame *user = nullptr, *innermost = nullptr;
   for (const LogFrame& frame : oom.frames) {
-    if (owner_of(frame.file) == FileOwner::kUser) user = &frame;
-    innermost = &frame;
+    const FileOwner owner = owner_of(frame.file);
+    if (owner == FileOwner::kUser) user = &frame;
+    if (owner == FileOwner::kUser || owner == FileOwner::kPackage) innermost = &frame;
     read_frame(frame, facts);
   }
   // The code of the last frame only: a line further out may do several things, and the frames below

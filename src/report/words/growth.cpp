@@ -28,7 +28,8 @@ constexpr StatementRow kGrowthRows[] = {
     {S::kGraphStays,
      "{0} stay alive, about {1} tensors: what autograd saved of a forward pass called {2}."},
     {S::kGraphOfBackward,
-     "{0} of it were made by a backward pass which can be gone through again (create_graph=True)."},
+     "Part of it are {0} that a backward pass made which can be gone through again "
+     "(create_graph=True)."},
     {S::kSomethingHoldsGraph,
      "Something that is kept (a loss in a list or a running sum, an output, a hidden state) still "
      "refers to the graph."},

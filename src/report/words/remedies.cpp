@@ -74,6 +74,11 @@ constexpr RemedyRow kRows[] = {
      "torch.cuda.set_device(local_rank) first and load checkpoints with map_location, so that each "
      "touches its own GPU only",
      "torch.load(path, map_location=\"cpu\")"},
+    {R::kLoadToOwnGpu,
+     "Load checkpoints with map_location, and call torch.cuda.set_device(local_rank) before "
+     "anything "
+     "touches a GPU: {0} come free here",
+     "torch.load(path, map_location=\"cpu\")"},
     {R::kFewerCommunicators,
      "Fewer communicators and process groups; other frameworks with on-demand growth", ""},
     {R::kLookWhoHolds, "Look with nvidia-smi which processes hold the card before the start", ""},

@@ -1,4 +1,4 @@
-// The words of a diagnosis: every sentence that text, JSON and HTML say of findings comes from here.
+// The words of a diagnosis: every sentence that text, JSON and HTML say of findings is from here.
 //
 //   const FindingWords words = words_of(finding);
 //   words.title, words.text, words.evidence[0].text, words.advice[0].text

@@ -389,7 +389,7 @@ class LogReading {
     if (oom && whole && oom->format == OomFormat::kCudaError &&
         whole->format == OomFormat::kLibraryRequest && whole->device)
       return whole;
-    // Each line with its logger's prefix; or broken at the terminal's width, in the middle of words.
+    // Each line with its logger's prefix; or broken at the terminal's width, within words.
     for (const std::string* text : {&window.bare, &window.joined}) {
       if (bfc || (whole && whole->format == OomFormat::kCudaMallocAsync)) break;
       auto other = parse_oom_message(*text);

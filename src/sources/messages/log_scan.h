@@ -24,7 +24,7 @@ class LogScan {
   std::optional<uint64_t> number();
   std::optional<uint64_t> grouped_number();  // also "7,270,534,144"
   std::optional<LogSize> size();  // "1.12 GiB", "0 bytes", "6.27GiB", "23.43G", "1,024 MB"
-  // A number without a unit counts in this one; "": bytes. keep_word: stops before the word "bytes".
+  // A number without a unit counts in this one; "": bytes. keep_word: stops before "bytes".
   std::optional<LogSize> size_or_number(std::string_view unit, bool keep_word);
   std::string_view until(std::string_view stops,
                          size_t limit);  // up to one of the characters, or the end
