@@ -21,7 +21,10 @@ enum class EventKind : uint8_t {
       4,  // size_bytes: modelled bytes of machine code that became resident; name = module or kernel
   kHostAlloc = 5,  // pinned or managed host memory; address, size_bytes; value: DeviceMemoryKind
   kHostFree = 6,
-  kDeviceOom = 7,  // the driver refused size_bytes; value = bytes free then
+  kDeviceOom =
+      7,  // the driver refused size_bytes; value = bytes free then; name = who asked: "program", a
+          // library ("pytorch", "cublas", "nccl", "cupy" …), or what the driver wanted it for
+          // itself ("context", "code", "streams", "graph", "local_memory"); "": not known
   kUnknownRead =
       8,  // host read of size_bytes whose content is unknown (zeros were given); name = operator
   kAssumedSize = 9,  // a data-dependent size was assumed; value = elements taken, size_bytes =
@@ -56,6 +59,8 @@ enum class EventKind : uint8_t {
       48,      // value = kernel launches so far on `device` (written at steps and at the end)
   kFact = 49,  // name = "key=value": what holds for the process; the reader knows torch_version and
                // alloc_conf
+  kHostRefusal = 50,  // the host, not the device, had no room for size_bytes of device memory; name
+                      // = "address_space"; value = its limit, 0: none is set
 };
 
 enum class DeviceMemoryKind : uint8_t {

@@ -12,7 +12,7 @@
 namespace tonnage::abi {
 
 inline constexpr uint32_t kSessionMagic = 0x53474e54;  // "TNGS"
-inline constexpr uint32_t kSessionVersion = 1;
+inline constexpr uint32_t kSessionVersion = 2;
 inline constexpr int kMaxDevices = 16;
 inline constexpr int kMaxProcesses = 1024;
 inline constexpr int kAttributeCount = 192;  // CUdevice_attribute numbers, with room to grow
@@ -53,18 +53,19 @@ struct CardDesc {
   uint8_t reserved[12];
 };
 
-// Memory in use on one device, by all processes of the session. Kept with atomics: a process may be
-// killed at any moment.
-struct DeviceAccount {
-  std::atomic<uint64_t> used_bytes;  // contexts, code and allocations of every live process
-  std::atomic<uint64_t> peak_bytes;
+// What one process holds of every device. A device's memory in use is the sum over the processes
+// that live; it is kept nowhere else, so a process that is killed at any moment leaves nothing to
+// put right. Changed under the ledger's lock (session_locks.h), which says too who lives.
+struct ProcessAccount {
+  std::atomic<int32_t> pid;          // as the process itself sees it; 0: nobody's slot
+  std::atomic<uint32_t> generation;  // how many processes have had the slot
+  std::atomic<uint64_t> used_bytes[kMaxDevices];
 };
 
-// One process's share; `tonnage run` and the next process to allocate take back what a dead process
-// held.
-struct ProcessAccount {
-  std::atomic<int32_t> pid;  // 0: free slot
-  std::atomic<uint64_t> used_bytes[kMaxDevices];
+// The first write of the record that failed, in any process: from then on the record has a gap.
+struct RecordFailure {
+  std::atomic<int32_t> error_number;  // errno; 0: none failed
+  std::atomic<int32_t> pid;
 };
 
 struct Session {
@@ -83,7 +84,11 @@ struct Session {
   uint64_t known_float_elements;  // other tensors up to this many elements are computed
   uint32_t flags;                 // kFlag*
   CardDesc devices[kMaxDevices];
-  DeviceAccount accounts[kMaxDevices];
+  RecordFailure record_failure;
+  // The most that was ever in use on each device. Kept when its processes are gone.
+  std::atomic<uint64_t> peak_bytes[kMaxDevices];
+  std::atomic<uint32_t> drivers_loaded;  // processes that ever had a slot
+  std::atomic<int32_t> slots_used;       // processes[] from here on were never anybody's
   ProcessAccount processes[kMaxProcesses];
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct ChildOptions {
   std::vector<std::string> command;      // the program is looked up on PATH, as a shell does
   std::vector<std::string> environment;  // "NAME=value", complete
   bool stdout_to_stderr = false;
+  std::function<void()> watch;  // called now and then while the command runs; may be empty
 };
 
 struct ChildExit {
@@ -27,9 +29,9 @@ struct ChildExit {
   std::string error;
 };
 
-// Blocks until the child has ended. A keyboard's SIGINT and SIGQUIT reach the child by itself and
-// we wait for what it does; SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT and SIGINT sent to us alone
-// are passed on. Error: no process could be made.
+// Blocks until the child has ended. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT and SIGQUIT reach the
+// command once: those of the terminal and those sent to our process group by themselves, those sent
+// to us alone are passed on. From then on SIGPIPE is ignored by us. Error: no process could be made.
 Result<ChildExit> run_child(const ChildOptions& options);
 
 }  // namespace tonnage::cli

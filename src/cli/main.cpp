@@ -1,8 +1,11 @@
 // tonnage: the one binary. Each command is in a file of its own; this one only puts them together.
 #include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <exception>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
@@ -62,7 +65,7 @@ int run_main(int argc, char** argv) {
   add_version_command(app, exit_code);
 
   if (argc < 2) {
-    fmt::print(stderr, "{}", app.help());
+    std::fputs(app.help().c_str(), stderr);
     return kExitUsage;
   }
   if (is_unknown_command(app, argc, argv)) return kExitUsage;
@@ -89,8 +92,11 @@ int main(int argc, char** argv) {
     return run_main(argc, argv);
   } catch (const std::bad_alloc&) {
     std::fputs("tonnage: out of memory\n", stderr);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "tonnage: %s\n", error.what());  // the output cannot be written
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tonnage: internal error: {}\n", error.what());
+    // Not fmt::print, which throws where nothing can be written.
+    std::fprintf(stderr, "tonnage: internal error: %s\n", error.what());
   }
   return kExitFailure;
 }

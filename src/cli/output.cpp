@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,6 +31,38 @@ int write_all(int fd, std::string_view text) {
   return 0;
 }
 
+int write_pieces(int fd, const std::function<bool(const WritePiece&)>& produce) {
+  int error = 0;
+  produce([&](std::string_view piece) { return (error = write_all(fd, piece)) == 0; });
+  return error;
+}
+
+Result<void> write_in_place(const fs::path& path,
+                            const std::function<bool(const WritePiece&)>& produce) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  struct stat is {};
+  int error = fd < 0 || ::fstat(fd, &is) != 0 ? errno : 0;
+  if (error == 0 && S_ISREG(is.st_mode)) error = EEXIST;  // exchanged meanwhile
+  if (error == 0) error = write_pieces(fd, produce);
+  if (fd >= 0 && ::close(fd) != 0 && error == 0) error = errno;
+  if (error != 0) return io_error("cannot write the file", path, error);
+  return {};
+}
+
+// The finished file gets its name in one step; without `replace` only if nothing has that name.
+int put_in_place(const std::string& from, const fs::path& to, bool replace) {
+  if (replace) return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+  if (::link(from.c_str(), to.c_str()) == 0) {
+    ::unlink(from.c_str());
+    return 0;
+  }
+  if (errno == EEXIST) return EEXIST;
+  // Some file systems have no links.
+  struct stat is {};
+  if (::lstat(to.c_str(), &is) == 0) return EEXIST;
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
 void say(const std::string& text) {
@@ -52,23 +85,27 @@ Result<void> write_file(const fs::path& path, const std::function<bool(const Wri
                         bool force) {
   struct stat is {};
   const bool exists = ::stat(path.c_str(), &is) == 0;
-  // Devices and pipes are written as they are; there is nothing to replace.
-  const bool in_place = exists && !S_ISREG(is.st_mode);
-  if (exists && !in_place && !force) {
+  if (exists && S_ISREG(is.st_mode) && !force) {
     return Error{ErrorCode::kUsage, "the file exists", path.string(),
                  "choose another name, or replace it with --force"};
   }
-  const fs::path written = exists && !in_place ? fs::path(path.string() + ".tonnage-new") : path;
-  const int fd =
-      ::open(written.c_str(),
-             O_WRONLY | O_CLOEXEC | (in_place ? 0 : O_CREAT | (exists ? O_TRUNC : O_EXCL)), 0666);
+  // Devices and pipes are written as they are; there is nothing to replace.
+  if (exists && !S_ISREG(is.st_mode)) return write_in_place(path, produce);
+  // A new file beside it, under a name that nobody has: never through somebody's link.
+  std::string pattern = path.string() + ".XXXXXX";
+  const int fd = ::mkostemp(pattern.data(), O_CLOEXEC);
   if (fd < 0) return io_error("cannot write the file", path, errno);
-  int error = 0;
-  produce([&](std::string_view piece) { return (error = write_all(fd, piece)) == 0; });
+  if (exists)
+    ::fchmod(fd, is.st_mode & 0777);  // else it stays private: it names commands and files
+  int error = write_pieces(fd, produce);
   if (::close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && written != path && ::rename(written.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) error = put_in_place(pattern, path, force);
   if (error != 0) {
-    if (!in_place) ::unlink(written.c_str());
+    ::unlink(pattern.c_str());
+    if (error == EEXIST) {
+      return Error{ErrorCode::kUsage, "the file exists", path.string(),
+                   "choose another name, or replace it with --force"};
+    }
     return io_error("cannot write the file", path, error);
   }
   return {};

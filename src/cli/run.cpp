@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "analysis/report.h"
 #include "cli/cards.h"
@@ -14,6 +15,7 @@
 #include "cli/exports.h"
 #include "cli/near_names.h"
 #include "cli/output.h"
+#include "cli/record_watch.h"
 #include "cli/session_setup.h"
 #include "record/record_reader.h"
 #include "report/json.h"
@@ -131,17 +133,26 @@ Result<int> run(const RunOptions& options) {
   child.command = options.command;
   child.environment = child_environment(environ, *paths, (*files)->session_path(), real_driver);
   child.stdout_to_stderr = options.json && options.output.empty();
+  RecordWatch watch(**files);
+  child.watch = [&watch] { watch.look(); };
   std::fflush(stdout);
   const auto exit = run_child(child);
   if (!exit) return exit.error();
+  watch.look();
   say_how_it_ended(options, *exit);
   if (!exit->started) {
     if (!options.record.empty()) std::filesystem::remove((*files)->record_path(), ignored);
     return exit->code;
   }
   // Nothing below changes the command's own exit code.
-  if (auto written = (*files)->write_end(end_json(*exit)); !written) say(written.error());
-  if (auto printed = print_report(options, **files); !printed) say(printed.error());
+  auto written = (*files)->write_account();
+  if (written) written = (*files)->write_end(end_json(*exit));
+  if (!written && !watch.has_failed()) say(written.error());
+  try {
+    if (auto printed = print_report(options, **files); !printed) say(printed.error());
+  } catch (const std::system_error& error) {
+    say(error.what());  // standard error or output is full, or its reader is gone
+  }
   return exit->code;
 }
 

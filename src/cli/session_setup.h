@@ -4,10 +4,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "abi/session.h"
+#include "abi/session_locks.h"
 #include "base/result.h"
 #include "cli/install_paths.h"
 
@@ -40,11 +42,26 @@ class SessionFiles {
   // Appends a JSON chunk to the record: how the command ended.
   Result<void> write_end(const std::string& json) const;
 
+  // The first write of the record that failed; null: none did. Once there is one, the record says
+  // so at its beginning, where no room is needed for it.
+  struct Failure {
+    int error_number;
+    int32_t pid;
+  };
+  std::optional<Failure> note_failure();
+
+  // Appends what the account saw: the most that was in use on each device and how many processes
+  // loaded the driver. No kill of a process can take that away.
+  Result<void> write_account() const;
+
  private:
   SessionFiles() = default;
   std::filesystem::path folder_, session_path_, record_path_;
   abi::Session* session_ = nullptr;
+  abi::SessionLocks locks_;
   int record_fd_ = -1;
+  std::string session_json_;
+  bool failure_noted_ = false;
 };
 
 // The child's environment: ours with TONNAGE_SESSION, and our folders first on LD_LIBRARY_PATH and

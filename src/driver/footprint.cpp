@@ -67,25 +67,26 @@ DriverMemory& driver_memory() {
   return all;
 }
 
-// Card memory behind addresses that the driver has already.
-void charge(Device* device, uint64_t bytes, std::string_view name) {
-  driver()->account.charge_always(device->physical, bytes);
+// Who is refused, as the record names it.
+constexpr const char *kForCode = "code", *kForStreams = "streams", *kForGraphs = "graph",
+                     *kForLocalMemory = "local_memory";
+
+// Card memory behind addresses that the driver has already. False: the card is full; the record has
+// it, and the call that needed the memory fails as a real driver's.
+bool charge(Device* device, uint64_t bytes, std::string_view name, const char* asker) {
+  if (!charge_device(device, bytes, asker)) return false;
   device->code_bytes.fetch_add(bytes);
   record_module_load(device->index, bytes, name);
+  return true;
 }
 
-// Takes `bytes` of the card for the driver itself. The card is never refused: what does not fit
-// shows as no memory left.
-uint64_t take(Device* device, uint64_t bytes, std::string_view name) {
+// Takes `bytes` of the card for the driver itself; the address, 0 if there is no room.
+uint64_t take(Device* device, uint64_t bytes, std::string_view name, const char* asker) {
   Driver* state = driver();
   const uint64_t size = gpu::round_up(bytes, gpu::kAllocationGranularity);
-  uint64_t address = 0;
-  {
-    std::lock_guard lock(state->memory_mutex);
-    address = device->addresses->allocate(size);
-  }
-  charge(device, size, name);
-  return address;
+  if (!charge(device, size, name, asker)) return 0;
+  std::lock_guard lock(state->memory_mutex);
+  return device->addresses->allocate(size);
 }
 
 // The driver's own block for a device, with local memory, printf's buffer and so on, moves as a
@@ -97,12 +98,15 @@ void move_heap(Device* device, uint64_t bytes) {
   device->heap_bytes = bytes;
 }
 
-// `bytes` from a heap; the heap's address.
-uint64_t grow(Device* device, Heap* heap, uint64_t bytes, std::string_view name) {
+// `bytes` from a heap; the heap's address, 0 if there is no room.
+uint64_t grow(Device* device, Heap* heap, uint64_t bytes, std::string_view name,
+              const char* asker) {
   if (heap->cursor + bytes > heap->end) {
     const uint64_t size = gpu::round_up(bytes, gpu::kAllocationGranularity);
-    heap->cursor = take(device, size, name);
-    heap->end = heap->cursor + size;
+    const uint64_t address = take(device, size, name, asker);
+    if (!address) return 0;
+    heap->cursor = address;
+    heap->end = address + size;
   }
   const uint64_t address = heap->cursor;
   heap->cursor += bytes;
@@ -131,9 +135,9 @@ CUresult place_variable(Context* context, Device* device, size_t bytes, CUdevice
   Allocation allocation;
   {
     std::lock_guard lock(all.mutex);
-    allocation.address =
-        grow(device, &all.devices[device].data,
-             gpu::round_up(bytes ? bytes : 1, image::kVariableUnitBytes), "module variables");
+    allocation.address = grow(device, &all.devices[device].data,
+                              gpu::round_up(bytes ? bytes : 1, image::kVariableUnitBytes),
+                              "module variables", kForCode);
   }
   if (!allocation.address) return CUDA_ERROR_OUT_OF_MEMORY;
   allocation.requested_bytes = bytes;
@@ -153,20 +157,25 @@ void release_variable(Device*, CUdeviceptr address) {
     driver()->content.forget(address, allocation.requested_bytes);
 }
 
-static void add(Device* device, Quantity* quantity, uint64_t bytes, std::string_view name) {
+static bool add(Device* device, Quantity* quantity, uint64_t bytes, std::string_view name,
+                const char* asker) {
+  const uint64_t granules = gpu::round_up(quantity->used + bytes, gpu::kAllocationGranularity) /
+                            gpu::kAllocationGranularity;
+  if (granules > quantity->granules) {
+    if (!charge(device, (granules - quantity->granules) * gpu::kAllocationGranularity, name, asker))
+      return false;
+    quantity->granules = granules;
+  }
   quantity->used += bytes;
-  const uint64_t granules =
-      gpu::round_up(quantity->used, gpu::kAllocationGranularity) / gpu::kAllocationGranularity;
-  if (granules <= quantity->granules) return;
-  charge(device, (granules - quantity->granules) * gpu::kAllocationGranularity, name);
-  quantity->granules = granules;
+  return true;
 }
 
-static void take_stream_state(Device* device, DeviceMemory& memory) {
-  if (memory.idle_states > 0)
-    memory.idle_states--;
-  else
-    add(device, &memory.stream_states, kStreamStateBytes, "streams");
+static bool take_stream_state(Device* device, DeviceMemory& memory, std::string_view name,
+                              const char* asker) {
+  if (memory.idle_states == 0)
+    return add(device, &memory.stream_states, kStreamStateBytes, name, asker);
+  memory.idle_states--;
+  return true;
 }
 
 static uint64_t piece_bytes(const GraphFootprint& f) {
@@ -179,61 +188,94 @@ static uint64_t list_bytes(const GraphFootprint& f) {
   return nodes ? (nodes + 1) * kListEntryBytes : 0;
 }
 
-void charge_graph(Device* device, GraphFootprint* footprint) {
+// One chain of nodes: a piece of the state pool and one of the queues'.
+static bool take_branch(Device* device, DeviceMemory& memory) {
+  if (!take_stream_state(device, memory, "streams", kForGraphs)) return false;
+  if (memory.idle_branch_bytes == 0 && memory.idle_queues > 0) {
+    memory.idle_queues--;
+    memory.idle_branch_bytes = kStreamBytes;
+  }
+  if (memory.idle_branch_bytes > 0) {
+    memory.idle_branch_bytes -= kBranchBytes;
+    return true;
+  }
+  if (grow(device, &memory.streams, kBranchBytes, "graphs", kForGraphs)) return true;
+  memory.idle_states++;
+  return false;
+}
+
+// A piece for a graph's nodes; the number of its pool, -1 if there is no room.
+static int take_node_piece(Device* device, DeviceMemory& memory, uint64_t bytes) {
+  auto& pools = memory.node_pools;
+  size_t pool = 0;
+  while (pool < pools.size() && pools[pool] < bytes) pool++;
+  if (pool == pools.size()) {
+    const uint64_t size = gpu::round_up(bytes, gpu::kAllocationGranularity);
+    if (!charge(device, size, "graphs", kForGraphs)) return -1;
+    pools.push_back(size);
+  }
+  pools[pool] -= bytes;
+  return static_cast<int>(pool);
+}
+
+static void give_back_branches(DeviceMemory& memory, uint64_t branches) {
+  memory.idle_states += branches;
+  memory.idle_branch_bytes += branches * kBranchBytes;
+}
+
+static CUresult charge_graph_locked(Device* device, DeviceMemory& memory,
+                                    GraphFootprint* footprint) {
+  uint64_t branches = 0;
+  while (branches < footprint->branches && take_branch(device, memory)) branches++;
+  const uint64_t piece = piece_bytes(*footprint);
+  const bool has_branches = branches == footprint->branches;
+  if (has_branches && piece) footprint->pool = take_node_piece(device, memory, piece);
+  const bool has_piece = has_branches && (!piece || footprint->pool >= 0);
+  const uint64_t large = footprint->large_kernels * kLargeNodeBytes;
+  const bool has_large = has_piece && add(device, &memory.large_nodes, large, "graphs", kForGraphs);
+  if (has_large && add(device, &memory.node_lists, list_bytes(*footprint), "graphs", kForGraphs))
+    return CUDA_SUCCESS;
+  if (has_large) memory.large_nodes.used -= large;
+  if (footprint->pool >= 0) memory.node_pools[static_cast<size_t>(footprint->pool)] += piece;
+  footprint->pool = -1;
+  give_back_branches(memory, branches);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_graph(Device* device, GraphFootprint* footprint) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
-  DeviceMemory& memory = all.devices[device];
-  for (uint64_t i = 0; i < footprint->branches; i++) {
-    take_stream_state(device, memory);
-    if (memory.idle_branch_bytes == 0 && memory.idle_queues > 0) {
-      memory.idle_queues--;
-      memory.idle_branch_bytes = kStreamBytes;
-    }
-    if (memory.idle_branch_bytes > 0)
-      memory.idle_branch_bytes -= kBranchBytes;
-    else
-      grow(device, &memory.streams, kBranchBytes, "graphs");
-  }
-  if (const uint64_t bytes = piece_bytes(*footprint)) {
-    auto& pools = memory.node_pools;
-    size_t pool = 0;
-    while (pool < pools.size() && pools[pool] < bytes) pool++;
-    if (pool == pools.size()) {
-      pools.push_back(gpu::round_up(bytes, gpu::kAllocationGranularity));
-      charge(device, pools.back(), "graphs");
-    }
-    pools[pool] -= bytes;
-    footprint->pool = static_cast<int>(pool);
-  }
-  add(device, &memory.large_nodes, footprint->large_kernels * kLargeNodeBytes, "graphs");
-  add(device, &memory.node_lists, list_bytes(*footprint), "graphs");
+  return charge_graph_locked(device, all.devices[device], footprint);
 }
 
 void refund_graph(Device* device, const GraphFootprint& footprint) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  memory.idle_states += footprint.branches;
-  memory.idle_branch_bytes += footprint.branches * kBranchBytes;
+  give_back_branches(memory, footprint.branches);
   if (footprint.pool >= 0)
     memory.node_pools[static_cast<size_t>(footprint.pool)] += piece_bytes(footprint);
   memory.large_nodes.used -= footprint.large_kernels * kLargeNodeBytes;
   memory.node_lists.used -= list_bytes(footprint);
 }
 
-void charge_stream(Device* device) {
+CUresult charge_stream(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
   DeviceMemory& memory = all.devices[device];
-  take_stream_state(device, memory);
+  if (!take_stream_state(device, memory, "streams", kForStreams)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (memory.idle_queues > 0) {
     memory.idle_queues--;
-    return;
+    return CUDA_SUCCESS;
+  }
+  // Seen with two devices: the room for one stream is gone where another device has a context too.
+  const bool has_room = memory.made_streams == 0 && all.contexts == 1;
+  if (!has_room && !grow(device, &memory.streams, kStreamBytes, "streams", kForStreams)) {
+    memory.idle_states++;
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
   memory.made_streams++;
-  // Seen with two devices: the room for one stream is gone where another device has a context too.
-  if (memory.made_streams == 1 && all.contexts == 1) return;
-  grow(device, &memory.streams, kStreamBytes, "streams");
+  return CUDA_SUCCESS;
 }
 
 void refund_stream(Device* device) {
@@ -243,98 +285,131 @@ void refund_stream(Device* device) {
   all.devices[device].idle_queues++;
 }
 
-// Whether this is the first time on the device.
-static bool first_on(std::atomic<uint32_t>* devices, const Device* device) {
-  const uint32_t bit = 1u << device->index;
-  return !(devices->load(std::memory_order_relaxed) & bit) && !(devices->fetch_or(bit) & bit);
+static uint32_t bit_of(const Device* device) { return 1u << device->index; }
+static bool is_on(const std::atomic<uint32_t>& devices, const Device* device) {
+  return devices.load(std::memory_order_acquire) & bit_of(device);
+}
+static void set_on(std::atomic<uint32_t>* devices, const Device* device) {
+  devices->fetch_or(bit_of(device), std::memory_order_release);
 }
 
 // A module's variables and constants come to the card with its first kernel: seen on an H200, where
 // the first such module takes a granule, and those after it share it. To be called without the lock
 // of the driver's own memory, which this takes.
-static void place_variables(Module* module, Device* device) {
+static CUresult place_variables(Module* module, Device* device) {
   for (const image::GlobalInfo& global : module->image->globals()) {
     CUdeviceptr address = 0;
     size_t bytes = 0;
-    find_variable(module, device, std::string(global.name).c_str(), &address, &bytes);
+    const CUresult result =
+        find_variable(module, device, std::string(global.name).c_str(), &address, &bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
+  return CUDA_SUCCESS;
 }
 
-void make_resident(Function* function, Device* device) {
-  if (!first_on(&function->resident, device)) return;
+// Machine code from the pool of it.
+static bool take_code(Device* device, DeviceMemory& memory, uint64_t bytes, std::string_view name) {
+  const uint64_t chunk = memory.code.take(bytes);
+  if (!chunk || take(device, chunk, name, kForCode)) return true;
+  memory.code.drop_last();
+  return false;
+}
+
+// Takes `bytes` once, and says in *has that it has them.
+static bool charge_once(Device* device, bool* has, uint64_t bytes, std::string_view name) {
+  if (!*has) *has = charge(device, bytes, name, kForCode);
+  return *has;
+}
+
+// What a module's code needs besides itself, once per context.
+static bool take_runtime_of(const image::CodeInfo& code, Device* device, DeviceMemory& memory) {
+  if ((code.uses_printf || code.uses_assert) && !memory.has_printf) {
+    if (!charge_once(device, &memory.has_printf, image::kPrintfBytes, "device-side printf"))
+      return false;
+    std::lock_guard memory_lock(driver()->memory_mutex);
+    move_heap(device, device->heap_bytes + kHeapForPrintf);
+  }
+  if (code.uses_assert && !memory.has_assert) {
+    if (!charge_once(device, &memory.has_assert, image::kAssertBytes, "device-side assertions"))
+      return false;
+    if (!take_code(device, memory, image::kAssertCodeBytes, "device-side assertions")) return false;
+  }
+  return !code.uses_malloc ||
+         charge_once(device, &memory.has_malloc, image::kMallocBytes, "device-side malloc");
+}
+
+CUresult make_resident(Function* function, Device* device) {
+  if (is_on(function->resident, device)) return CUDA_SUCCESS;
   Module* module = function->module;
-  const bool first_of_module = first_on(&module->has_come, device);
-  if (first_of_module) place_variables(module, device);
+  if (!is_on(module->has_come, device))
+    if (const CUresult result = place_variables(module, device); result != CUDA_SUCCESS)
+      return result;
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
+  if (is_on(function->resident, device)) return CUDA_SUCCESS;
   DeviceMemory& memory = all.devices[device];
   const image::CodeInfo* code = module->image->code();
-  if (code && (code->uses_printf || code->uses_assert) && !memory.has_printf) {
-    memory.has_printf = true;
-    {
-      std::lock_guard memory_lock(driver()->memory_mutex);
-      move_heap(device, device->heap_bytes + kHeapForPrintf);
-    }
-    charge(device, image::kPrintfBytes, "device-side printf");
+  if (code && !take_runtime_of(*code, device, memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!is_on(module->has_come, device)) {
+    if (const uint64_t bytes = code ? image::resident_function_bytes(*code) : 0)
+      if (!take_code(device, memory, bytes, "device functions")) return CUDA_ERROR_OUT_OF_MEMORY;
+    set_on(&module->has_come, device);
   }
-  if (code && code->uses_assert && !memory.has_assert) {
-    memory.has_assert = true;
-    charge(device, image::kAssertBytes, "device-side assertions");
-    if (const uint64_t chunk = memory.code.take(image::kAssertCodeBytes))
-      take(device, chunk, "device-side assertions");
-  }
-  if (code && code->uses_malloc && !memory.has_malloc) {
-    memory.has_malloc = true;
-    charge(device, image::kMallocBytes, "device-side malloc");
-  }
-  if (const uint64_t bytes = code && first_of_module ? image::resident_function_bytes(*code) : 0)
-    if (const uint64_t chunk = memory.code.take(bytes)) take(device, chunk, "device functions");
-  if (const uint64_t chunk = memory.code.take(image::resident_code_bytes(*function->info)))
-    take(device, chunk, function->name);
+  if (!take_code(device, memory, image::resident_code_bytes(*function->info), function->name))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  set_on(&function->resident, device);
+  return CUDA_SUCCESS;
 }
 
-void prepare_launch(Function* function, Device* device) {
-  make_resident(function, device);
-  if (!first_on(&function->launched, device)) return;
+// More local memory per thread than ever before: the card sets it aside for all threads that can
+// run at once.
+static bool take_local_memory(const image::KernelInfo& info, Device* device, DeviceMemory& memory) {
+  if (info.local_bytes <= memory.local_bytes_per_thread) return true;
+  const int32_t* limits = device->card->attributes;
+  const uint64_t threads =
+      static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
+      static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
+  const auto whole = [&](uint64_t bytes) {
+    return gpu::round_up(bytes * threads, gpu::kAllocationGranularity);
+  };
+  const uint64_t more = whole(info.local_bytes) - whole(memory.local_bytes_per_thread);
+  if (!charge(device, more, "local memory", kForLocalMemory)) return false;
+  memory.local_bytes_per_thread = info.local_bytes;
+  std::lock_guard memory_lock(driver()->memory_mutex);
+  move_heap(device, device->heap_bytes + more);
+  return true;
+}
+
+CUresult prepare_launch(Function* function, Device* device) {
+  if (const CUresult result = make_resident(function, device); result != CUDA_SUCCESS)
+    return result;
+  if (is_on(function->launched, device)) return CUDA_SUCCESS;
   const image::KernelInfo& info = *function->info;
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
+  if (is_on(function->launched, device)) return CUDA_SUCCESS;
   DeviceMemory& memory = all.devices[device];
-  // More local memory per thread than ever before: the card sets it aside for all threads that can
-  // run at once.
-  if (info.local_bytes > memory.local_bytes_per_thread) {
-    const int32_t* limits = device->card->attributes;
-    const uint64_t threads =
-        static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
-        static_cast<uint64_t>(limits[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
-    const auto whole = [&](uint64_t bytes) {
-      return gpu::round_up(bytes * threads, gpu::kAllocationGranularity);
-    };
-    const uint64_t more = whole(info.local_bytes) - whole(memory.local_bytes_per_thread);
-    memory.local_bytes_per_thread = info.local_bytes;
-    {
-      std::lock_guard memory_lock(driver()->memory_mutex);
-      move_heap(device, device->heap_bytes + more);
-    }
-    charge(device, more, "local memory");
-  }
+  if (!take_local_memory(info, device, memory)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (info.calls_reporter && !memory.has_report_buffer) {
     memory.has_report_buffer = true;
     std::lock_guard memory_lock(driver()->memory_mutex);
     device->addresses->allocate(
         gpu::round_up(image::kReportBufferBytes, gpu::kAllocationGranularity));
   }
-  if (info.calls_malloc && !memory.has_malloc_heap) {
-    memory.has_malloc_heap = true;
-    charge(device, image::kMallocHeapBytes, "device-side malloc");
-  }
+  if (info.calls_malloc &&
+      !charge_once(device, &memory.has_malloc_heap, image::kMallocHeapBytes, "device-side malloc"))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  set_on(&function->launched, device);
+  return CUDA_SUCCESS;
 }
 
-void prepare_remote_domain(Device* device) {
+CUresult prepare_remote_domain(Device* device) {
   DriverMemory& all = driver_memory();
   std::lock_guard lock(all.mutex);
-  if (!std::exchange(all.devices[device].has_remote_domain, true))
-    charge(device, gpu::kAllocationGranularity, "remote memory domain");
+  return charge_once(device, &all.devices[device].has_remote_domain, gpu::kAllocationGranularity,
+                     "remote memory domain")
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 }  // namespace tonnage::driver

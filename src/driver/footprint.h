@@ -15,8 +15,9 @@ struct Function;
 CUresult place_variable(Context* context, Device* device, size_t bytes, CUdeviceptr* out);
 void release_variable(Device* device, CUdeviceptr address);
 
-// A stream's queue. Taken when it is created, given back with it.
-void charge_stream(Device* device);
+// A stream's queue. Taken when it is created, given back with it. OUT_OF_MEMORY: the card is full,
+// nothing was taken, as with all that take here.
+CUresult charge_stream(Device* device);
 void refund_stream(Device* device);
 
 // What an executable graph takes while it is there; by tools/device/graphs.cpp. Memsets and host
@@ -31,7 +32,7 @@ struct GraphFootprint {
 // Nodes of kernels with so many bytes of parameters; the limits lie between sizes that were measured.
 inline constexpr size_t kMostOfSmallKernel = 1200;   // 1,100 and 1,300
 inline constexpr size_t kMostOfMediumKernel = 2250;  // 2,000 and 2,500
-void charge_graph(Device* device, GraphFootprint* footprint);
+CUresult charge_graph(Device* device, GraphFootprint* footprint);
 void refund_graph(Device* device, const GraphFootprint& footprint);
 
 // What the driver holds when a context has been made (part of CardDesc::context_bytes): only

@@ -57,7 +57,7 @@ bool MemoryPool::back(uint64_t address, uint64_t size) {
   for (size_t i = first; i <= last; i++) missing += backed_[i] ? 0 : kPoolChunk;
   if (props.maxSize && reserved + missing > gpu::round_up(props.maxSize, kPoolChunk)) return false;
   // Not charge_device at once: the caller may still find memory elsewhere, and a refusal is recorded.
-  if (driver()->account.free(device->physical) < missing || !charge_device(device, missing))
+  if (driver()->ledger.free(device->physical) < missing || !charge_device(device, missing))
     return false;
   for (size_t i = first; i <= last; i++) {
     if (backed_[i]) continue;

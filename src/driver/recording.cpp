@@ -1,10 +1,14 @@
 #include "driver/recording.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <string>
 #include <unordered_set>
 
+#include "driver/asking_library.h"
 #include "record/writer.h"
 
 namespace tonnage::driver {
@@ -15,6 +19,8 @@ namespace {
 
 using abi::EventKind;
 
+constexpr uint64_t kFlushedGrowth = 64ull << 20;  // or an eighth
+
 std::atomic<void (*)(Fact*)> g_context_provider{nullptr};
 
 record::Writer& writer() { return record::process_writer(); }
@@ -24,6 +30,19 @@ Fact make_event(EventKind kind, int device) {
   event.kind = kind;
   event.device = static_cast<uint8_t>(device);
   return event;
+}
+
+// The peak is in the file whatever ends the process: written whenever the process holds a good deal
+// more of a card than ever before.
+std::atomic<uint64_t> g_held[abi::kMaxDevices], g_most_written[abi::kMaxDevices];
+
+void flush_when_grown(int device, uint64_t bytes) {
+  if (device < 0 || device >= abi::kMaxDevices) return;
+  const uint64_t now = g_held[device].fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const uint64_t before = g_most_written[device].load(std::memory_order_relaxed);
+  if (now <= before + std::min(before / 8, kFlushedGrowth)) return;
+  g_most_written[device].store(now, std::memory_order_relaxed);
+  writer().flush();
 }
 
 void emit_with_context(Fact& event) {
@@ -38,20 +57,11 @@ void set_context_provider(void (*fill)(abi::MemoryEvent*)) {
   g_context_provider.store(fill, std::memory_order_release);
 }
 
-void start_recording(const abi::Session& session, int pid) {
+void start_recording(abi::Session& session) {
   if (session.record_path[0] == 0) return;
+  writer().tell_failure(&session.record_failure);
   if (!writer().open(session.record_path, session.start_ns)) return;
-  Fact event = make_event(EventKind::kProcessStart, 0);
-  event.value = static_cast<uint64_t>(pid);
-  char command[512] = {};
-  if (FILE* file = fopen("/proc/self/cmdline", "re")) {
-    const size_t n = fread(command, 1, sizeof command - 1, file);
-    fclose(file);
-    for (size_t i = 0; i + 1 < n; i++)
-      if (command[i] == 0) command[i] = ' ';
-  }
-  event.name = writer().intern_string(command);
-  writer().emit(event);
+  writer().begin();
 }
 
 void stop_recording_in_child() { set_context_provider(nullptr); }
@@ -62,8 +72,11 @@ void record_device_alloc(int device, uint64_t address, uint64_t bytes, abi::Devi
   event.size_bytes = bytes;
   event.value = static_cast<uint64_t>(kind);
   emit_with_context(event);
+  flush_when_grown(device, bytes);
 }
 void record_device_free(int device, uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) {
+  if (device >= 0 && device < abi::kMaxDevices)
+    g_held[device].fetch_sub(bytes, std::memory_order_relaxed);
   Fact event = make_event(EventKind::kDeviceFree, device);
   event.address = address;
   event.size_bytes = bytes;
@@ -84,23 +97,43 @@ void record_host_free(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind ki
   event.value = static_cast<uint64_t>(kind);
   emit_with_context(event);
 }
-void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes) {
+void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes,
+                       const char* asker) {
+  if (!writer().recording()) return;
   Fact event = make_event(EventKind::kDeviceOom, device);
+  const std::string library = *asker ? asker : asking_library();
+  event.name = writer().intern_string(library.data(), library.size());
   event.size_bytes = requested_bytes;
   event.value = free_bytes;
   emit_with_context(event);
   writer().flush();
 }
-void record_context(int device, uint64_t modelled_bytes) {
-  Fact event = make_event(EventKind::kContext, device);
-  event.size_bytes = modelled_bytes;
-  event.flags = abi::kEventModelled;
+void record_host_refusal(uint64_t bytes) {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  Fact event = make_event(EventKind::kHostRefusal, 0);
+  event.size_bytes = bytes;
+  event.value = limited ? limit.rlim_cur : 0;
+  event.name = writer().intern_string("address_space");
   emit_with_context(event);
+  record_message(limited ? "this machine, not the card, refused memory: the limit on address space "
+                           "(ulimit -v) left no addresses for device memory; raise it"
+                         : "this machine, not the card, refused memory: it has no address space "
+                           "left for device memory",
+                 true);
+  writer().flush();
 }
-void record_module_load(int device, uint64_t modelled_bytes, std::string_view name) {
+void record_context(int device, uint64_t bytes, bool modelled) {
+  Fact event = make_event(EventKind::kContext, device);
+  event.size_bytes = bytes;
+  if (modelled) event.flags = abi::kEventModelled;
+  emit_with_context(event);
+  writer().flush();
+}
+void record_module_load(int device, uint64_t bytes, std::string_view name, bool modelled) {
   Fact event = make_event(EventKind::kModuleLoad, device);
-  event.size_bytes = modelled_bytes;
-  event.flags = abi::kEventModelled;
+  event.size_bytes = bytes;
+  if (modelled) event.flags = abi::kEventModelled;
   event.name = writer().intern_string(name.data(), name.size());
   emit_with_context(event);
 }

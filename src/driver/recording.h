@@ -9,14 +9,19 @@
 
 namespace tonnage::driver {
 
-void start_recording(const abi::Session& session, int pid);
+void start_recording(abi::Session& session);
 void record_device_alloc(int device, uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind);
 void record_device_free(int device, uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind);
 void record_host_alloc(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind);
 void record_host_free(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind);
-void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes);
-void record_context(int device, uint64_t modelled_bytes);
-void record_module_load(int device, uint64_t modelled_bytes, std::string_view name);
+// A refusal. `asker`: what the driver wanted it for itself; "": the program asked, and the record
+// names the library that did.
+void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes,
+                       const char* asker = "");
+// The host had no addresses for `bytes` of device memory: its own limit, not the card's.
+void record_host_refusal(uint64_t bytes);
+void record_context(int device, uint64_t bytes, bool modelled = true);
+void record_module_load(int device, uint64_t bytes, std::string_view name, bool modelled = true);
 void record_unknown_read(int device, uint64_t address, uint64_t bytes);
 void record_stub_call(const char* function);
 // What holds for the process, e.g. the version of its PyTorch.

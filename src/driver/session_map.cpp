@@ -8,8 +8,7 @@
 
 namespace tonnage::driver {
 
-abi::Session* map_session() {
-  const char* path = getenv("TONNAGE_SESSION");
+abi::Session* map_session(const char* path) {
   if (!path || !*path) return nullptr;
   const int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;

@@ -5,7 +5,7 @@
 
 namespace tonnage::driver {
 
-// The session that TONNAGE_SESSION names, mapped; null if there is none or it is of another build.
-abi::Session* map_session();
+// The session in this file, mapped; null if there is none or it is of another build.
+abi::Session* map_session(const char* path);
 
 }  // namespace tonnage::driver

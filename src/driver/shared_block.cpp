@@ -35,7 +35,7 @@ SharedBlock* make_shared_block(SharedBlock::Kind kind, int* fd) {
   block->kind = kind;
   block->owner_pid = getpid();
   block->session_start_ns = driver()->session->start_ns;
-  block->holders.store(1);
+  driver()->ledger.share(block->charge);
   block->magic = SharedBlock::kMagic;
   return block;
 }
@@ -52,25 +52,13 @@ SharedBlock* open_shared_block(SharedBlock::Kind kind, int fd) {
   const bool usable = block->magic == SharedBlock::kMagic &&
                       block->struct_bytes == sizeof(SharedBlock) && block->kind == kind &&
                       block->session_start_ns == driver()->session->start_ns;
-  int32_t holders = usable ? block->holders.load() : 0;
-  while (holders > 0 && !block->holders.compare_exchange_weak(holders, holders + 1)) {
-  }
-  if (holders > 0) return block;
+  if (usable && driver()->ledger.join(block->charge)) return block;
   munmap(block, sizeof(SharedBlock));
   return nullptr;
 }
 
-void drop_shared_block(SharedBlock* block, bool owner, uint64_t charged_bytes) {
-  Driver* state = driver();
-  const int physical = block->physical;
-  std::atomic<uint64_t>& used = state->session->accounts[physical].used_bytes;
-  if (owner) {
-    // From this process's share to nobody's, before others can see that it is theirs to take off.
-    state->account.refund(physical, charged_bytes);
-    used.fetch_add(charged_bytes);
-    block->orphaned.store(1);
-  }
-  if (block->holders.fetch_sub(1) == 1 && block->orphaned.load()) used.fetch_sub(block->size_bytes);
+void drop_shared_block(SharedBlock* block) {
+  driver()->ledger.leave(block->charge, block->physical, block->size_bytes);
   munmap(block, sizeof(SharedBlock));
 }
 

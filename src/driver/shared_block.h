@@ -1,9 +1,8 @@
 // Memory that processes of a session share (exported handles of cuMemCreate and of pools).
 //
 // A shareable handle is a file descriptor of a sealed memfd whose content names the memory. It
-// counts the processes that hold the memory, so that the card's account has it once, until the last
-// one lets go. A process that is killed while it holds memory that its owner has given up leaves it
-// on the account until the session ends.
+// says which processes hold the memory, so that the card's account has it once, until the last one
+// lets go.
 #pragma once
 
 #include <atomic>
@@ -28,8 +27,7 @@ struct SharedBlock {
   uint64_t id;  // the owner's
   CUmemAllocationProp prop;
   CUmemPoolProps pool_props;
-  std::atomic<int32_t> holders;
-  std::atomic<int32_t> orphaned;  // the owner gave it up while others held it
+  gpu::SharedCharge charge;
 };
 
 // A new block held once, mapped; *fd is its descriptor (close-on-exec). Null if the system refuses.
@@ -37,9 +35,8 @@ SharedBlock* make_shared_block(SharedBlock::Kind kind, int* fd);
 // Maps a block that came through a descriptor, and holds it. Null if the descriptor is not one of
 // this session's.
 SharedBlock* open_shared_block(SharedBlock::Kind kind, int fd);
-// Lets go. The owner has charged the memory to the account of its process; whoever is last takes it
-// off.
-void drop_shared_block(SharedBlock* block, bool owner, uint64_t charged_bytes);
+// Lets go. Whoever is last takes the memory off the account.
+void drop_shared_block(SharedBlock* block);
 // The visible device with this place in the session; null if it is hidden from this process.
 Device* device_at(int physical);
 

@@ -1,15 +1,11 @@
 #include "driver/state.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "abi/session_locks.h"
 #include "driver/bridge.h"
 #include "driver/host_layout.h"
 #include "driver/recorder_loader.h"
@@ -74,12 +70,26 @@ void record_kernel_counts() {
     record_kernel_count(device->index, device->launches.load());
 }
 
+abi::SessionLocks& session_locks() {
+  static abi::SessionLocks& locks = *new abi::SessionLocks;
+  return locks;
+}
+
+class SessionWatch : public gpu::ProcessWatch {
+ public:
+  bool hold_slot(int slot) override { return session_locks().hold(slot); }
+  bool slot_lives(int slot, int32_t pid) override { return session_locks().slot_lives(slot, pid); }
+  void lock() override { session_locks().lock_ledger(); }
+  void unlock() override { session_locks().unlock_ledger(); }
+};
+
 void in_forked_child() {
   Driver* state = g_driver.load(std::memory_order_relaxed);
   if (!state) return;
   // As a real driver: a child of a process that initialised CUDA cannot use it.
   state->forked.store(true, std::memory_order_relaxed);
-  state->account.forget_slot();
+  state->ledger.forget_slot();
+  session_locks().close();
   stop_recording_in_child();
   start_bridge(state->session, /*content=*/nullptr, /*at_step=*/nullptr);
 }
@@ -91,11 +101,18 @@ CUresult initialise() {
   std::lock_guard lock(g_initialise_mutex);
   Driver* existing = g_driver.load(std::memory_order_acquire);
   if (existing) return existing->forked.load() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
-  abi::Session* session = map_session();
+  // Behind the pass-through driver this one plays the real one, in tests: it has the card of
+  // another session, and the other driver records.
+  const char* stand_in = getenv("TONNAGE_STAND_IN_SESSION");
+  const char* session_path = stand_in ? stand_in : getenv("TONNAGE_SESSION");
+  abi::Session* session = map_session(session_path);
   if (!session) return CUDA_ERROR_NO_DEVICE;
   const std::vector<int> visible = visible_devices(*session);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
   auto state = std::make_unique<Driver>();
+  if (!session_locks().open(session_path) ||
+      !state->ledger.attach(session, new SessionWatch, getpid()))
+    return CUDA_ERROR_OPERATING_SYSTEM;
   state->session = session;
   state->pid = getpid();
   state->addresses = std::make_unique<gpu::AddressSpace>(&state->high_regions, &state->low_regions);
@@ -107,100 +124,16 @@ CUresult initialise() {
     device->addresses = state->addresses.get();
     state->devices.push_back(std::move(device));
   }
-  state->account.attach(session);
   pthread_atfork(nullptr, nullptr, in_forked_child);
-  start_bridge(session, &state->content, record_kernel_counts);
-  start_recording(*session, state->pid);
-  atexit(record_kernel_counts);
+  if (!stand_in) {
+    start_bridge(session, &state->content, record_kernel_counts);
+    start_recording(*session);
+    atexit(record_kernel_counts);
+  }
   g_driver.store(state.release(), std::memory_order_release);
   lay_out_host_at_init();
   load_recorder();
   return CUDA_SUCCESS;
-}
-
-// --- Account ---
-
-void Account::attach(abi::Session* session) {
-  session_ = session;
-  reap();
-  claim_slot();
-}
-
-void Account::claim_slot() {
-  const int32_t pid = getpid();
-  for (auto& process : session_->processes) {
-    if (process.pid.load(std::memory_order_relaxed) ==
-        pid) {  // exec: the old image's memory is gone
-      for (int i = 0; i < abi::kMaxDevices; i++) {
-        const uint64_t bytes = process.used_bytes[i].exchange(0);
-        session_->accounts[i].used_bytes.fetch_sub(bytes);
-      }
-      slot_ = &process;
-      return;
-    }
-  }
-  for (auto& process : session_->processes) {
-    int32_t free_slot = 0;
-    if (process.pid.compare_exchange_strong(free_slot, pid)) {
-      slot_ = &process;
-      return;
-    }
-  }
-}
-
-void Account::reap() {
-  for (auto& process : session_->processes) {
-    int32_t pid = process.pid.load(std::memory_order_relaxed);
-    if (pid == 0 || pid == getpid() || kill(pid, 0) == 0 || errno != ESRCH) continue;
-    if (!process.pid.compare_exchange_strong(pid, -1)) continue;  // another process takes it back
-    for (int i = 0; i < abi::kMaxDevices; i++)
-      session_->accounts[i].used_bytes.fetch_sub(process.used_bytes[i].exchange(0));
-    process.pid.store(0);
-  }
-}
-
-bool Account::charge(int physical, uint64_t bytes) {
-  abi::DeviceAccount& account = session_->accounts[physical];
-  const uint64_t limit = total(physical);
-  for (int attempt = 0; attempt < 2; attempt++) {
-    uint64_t used = account.used_bytes.load();
-    while (bytes <= limit && used <= limit - bytes) {
-      if (!account.used_bytes.compare_exchange_weak(used, used + bytes)) continue;
-      if (slot_) slot_->used_bytes[physical].fetch_add(bytes);
-      uint64_t peak = account.peak_bytes.load();
-      while (peak < used + bytes && !account.peak_bytes.compare_exchange_weak(peak, used + bytes)) {
-      }
-      return true;
-    }
-    if (attempt == 0) reap();
-  }
-  return false;
-}
-
-void Account::charge_always(int physical, uint64_t bytes) {
-  abi::DeviceAccount& account = session_->accounts[physical];
-  const uint64_t used = account.used_bytes.fetch_add(bytes) + bytes;
-  if (slot_) slot_->used_bytes[physical].fetch_add(bytes);
-  uint64_t peak = account.peak_bytes.load();
-  while (peak < used && !account.peak_bytes.compare_exchange_weak(peak, used)) {
-  }
-}
-
-void Account::refund(int physical, uint64_t bytes) {
-  if (slot_) slot_->used_bytes[physical].fetch_sub(bytes);
-  session_->accounts[physical].used_bytes.fetch_sub(bytes);
-}
-
-uint64_t Account::used(int physical) const {
-  return session_->accounts[physical].used_bytes.load();
-}
-uint64_t Account::used_by_this_process(int physical) const {
-  return slot_ ? slot_->used_bytes[physical].load() : 0;
-}
-uint64_t Account::total(int physical) const { return session_->devices[physical].total_bytes; }
-uint64_t Account::free(int physical) const {
-  const uint64_t in_use = used(physical), all = total(physical);
-  return in_use < all ? all - in_use : 0;
 }
 
 // --- Handles ---
@@ -240,15 +173,15 @@ Stream* to_stream(CUstream handle, Context* context) {
 
 // --- Device memory ---
 
-bool charge_device(Device* device, uint64_t bytes) {
+bool charge_device(Device* device, uint64_t bytes, const char* asker) {
   Driver* state = driver();
-  if (state->account.charge(device->physical, bytes)) return true;
-  record_device_oom(device->index, bytes, state->account.free(device->physical));
+  if (state->ledger.charge(device->physical, bytes)) return true;
+  record_device_oom(device->index, bytes, state->ledger.free(device->physical), asker);
   return false;
 }
 
 void refund_device(Device* device, uint64_t bytes) {
-  driver()->account.refund(device->physical, bytes);
+  driver()->ledger.refund(device->physical, bytes);
 }
 
 CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes,
@@ -276,6 +209,7 @@ CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes
   }
   if (!allocation.address) {
     refund_device(device, accounted);
+    record_host_refusal(accounted);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *out = allocation.address;

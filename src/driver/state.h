@@ -23,6 +23,7 @@
 #include "abi/session.h"
 #include "driver/api.h"
 #include "gpu/address_space.h"
+#include "gpu/ledger.h"
 #include "gpu/shadow_memory.h"
 
 namespace tonnage::cards {}
@@ -122,35 +123,10 @@ struct Allocation {
   bool owned_elsewhere = false;  // freed by its owner (module data, graph), not by cuMemFree
 };
 
-// A card's account in the session, charged by all processes.
-class Account {
- public:
-  Account() = default;
-  void attach(abi::Session* session);
-  // Adds to the device's account if it fits; false: out of memory, nothing charged.
-  bool charge(int physical, uint64_t bytes);
-  // Adds although it may not fit (modelled code of the context): the card cannot hold less.
-  void charge_always(int physical, uint64_t bytes);
-  void refund(int physical, uint64_t bytes);
-  uint64_t used(int physical) const;
-  uint64_t used_by_this_process(int physical) const;
-  uint64_t total(int physical) const;
-  uint64_t free(int physical) const;
-  // Takes back what processes that no longer exist held.
-  void reap();
-  // A forked child starts with nothing of its own.
-  void forget_slot() { slot_ = nullptr; }
-
- private:
-  void claim_slot();
-  abi::Session* session_ = nullptr;
-  abi::ProcessAccount* slot_ = nullptr;
-};
-
 struct Driver {
   abi::Session* session = nullptr;
   std::vector<std::unique_ptr<Device>> devices;  // visible ones, in order
-  Account account;
+  gpu::Ledger ledger;
   gpu::ContentStore content;
 
   std::mutex objects_mutex;
@@ -210,7 +186,8 @@ bool find_allocation(uint64_t address, Allocation* out);
 void add_allocation(const Allocation& allocation);
 bool remove_allocation(uint64_t address, Allocation* out);
 // Charges the account and records the event; false: refused (an OOM event is recorded).
-bool charge_device(Device* device, uint64_t bytes);
+// `asker`: what the driver wants it for itself ("context", "code" …); "": a request of the program.
+bool charge_device(Device* device, uint64_t bytes, const char* asker = "");
 void refund_device(Device* device, uint64_t bytes);
 
 // --- Virtual time ---

@@ -65,6 +65,8 @@ class ChunkPool {
     free_.push_back(chunks - bytes);
     return chunks;
   }
+  // The card did not have the chunks that take() asked for last.
+  void drop_last() { free_.pop_back(); }
 
  private:
   std::vector<uint64_t> free_;

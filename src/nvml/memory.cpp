@@ -1,12 +1,8 @@
 // Memory and the processes that hold it, from the session's account.
-#include <errno.h>
-#include <signal.h>
-
 #include <cstring>
 
 #include "nvml/state.h"
 
-using namespace tonnage::nvml;
 using namespace tonnage::nvml;
 
 namespace {
@@ -14,17 +10,6 @@ namespace {
 // Slices have numbers of their own; a card without MIG answers 0xFFFFFFFF.
 constexpr unsigned int kNoInstance = 0xFFFFFFFFu;
 constexpr unsigned int kGpuInstance = 1, kComputeInstance = 0;
-
-bool lives(int32_t pid) { return pid > 0 && (kill(pid, 0) == 0 || errno != ESRCH); }
-
-template <class Visit>
-void each_process(int index, Visit visit) {
-  for (const abi::ProcessAccount& process : session()->processes) {
-    const int32_t pid = process.pid.load(std::memory_order_relaxed);
-    const uint64_t used = process.used_bytes[index].load(std::memory_order_relaxed);
-    if (pid > 0 && used > 0 && lives(pid)) visit(static_cast<unsigned int>(pid), used);
-  }
-}
 
 void set_instance(nvmlProcessInfo_v1_t&, const Handle&, const abi::CardDesc&) {}
 template <class Info>
@@ -41,15 +26,19 @@ nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int* count, Info* info
   NVML_NOT_NULL(count);
   if (*count > 0 && !infos) return NVML_ERROR_INVALID_ARGUMENT;
   unsigned int found = 0;
-  each_process(handle->index, [&](unsigned int pid, uint64_t used) {
+  const auto put = [&](int32_t pid, uint64_t used) {
     if (found < *count) {
       memset(&infos[found], 0, sizeof infos[found]);
-      infos[found].pid = pid;
+      infos[found].pid = static_cast<unsigned int>(pid);
       infos[found].usedGpuMemory = used;
       set_instance(infos[found], *handle, card);
     }
     ++found;
-  });
+  };
+  each_process(
+      *session(), handle->index,
+      [](void* to, int32_t pid, uint64_t used) { (*static_cast<decltype(put)*>(to))(pid, used); },
+      const_cast<void*>(static_cast<const void*>(&put)));
   const bool enough = found <= *count;
   *count = found;
   return enough ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;

@@ -7,10 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "abi/session_locks.h"
 
 // The table of the exported functions and their names, made by tools/gen_nvml_stubs.py.
 extern "C" {
@@ -31,6 +34,13 @@ namespace {
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 std::atomic<abi::Session*> g_mapped{nullptr};  // kept once mapped: other threads may be reading it
 std::atomic<int> g_users{0};
+
+// The session's locks say which processes live.
+pthread_mutex_t g_locks_mutex = PTHREAD_MUTEX_INITIALIZER;
+abi::SessionLocks& locks() {
+  static abi::SessionLocks& all = *new abi::SessionLocks;
+  return all;
+}
 
 Handle g_devices[abi::kMaxDevices];
 Handle g_slices[abi::kMaxDevices];
@@ -111,6 +121,7 @@ nvmlReturn_t initialise(unsigned int flags) {
       return real(flags);
     }
     if (session) {
+      locks().open(getenv("TONNAGE_SESSION"));
       for (int i = 0; i < abi::kMaxDevices; ++i) {
         g_devices[i] = {i, false};
         g_slices[i] = {i, true};
@@ -174,9 +185,27 @@ void bus_text(const abi::CardDesc& card, bool legacy, char* out, size_t n) {
 }
 
 uint64_t used_bytes(const abi::Session& session, int index) {
-  const uint64_t used = session.accounts[index].used_bytes.load(std::memory_order_relaxed);
+  uint64_t used = 0;
+  each_process(
+      session, index,
+      [](void* sum, int32_t, uint64_t bytes) { *static_cast<uint64_t*>(sum) += bytes; }, &used);
   const uint64_t total = session.devices[index].total_bytes;
   return used < total ? used : total;
+}
+
+void each_process(const abi::Session& session, int index,
+                  void (*visit)(void* argument, int32_t pid, uint64_t bytes), void* argument) {
+  const int slots = std::clamp(session.slots_used.load(), 0, abi::kMaxProcesses);
+  for (int i = 0; i < slots; ++i) {
+    const abi::ProcessAccount& process = session.processes[i];
+    const int32_t pid = process.pid.load(std::memory_order_relaxed);
+    const uint64_t bytes = process.used_bytes[index].load(std::memory_order_relaxed);
+    if (bytes == 0 || pid <= 0) continue;
+    pthread_mutex_lock(&g_locks_mutex);
+    const bool lives = locks().slot_lives(i, pid);
+    pthread_mutex_unlock(&g_locks_mutex);
+    if (lives) visit(argument, pid, bytes);
+  }
 }
 
 int attribute(const abi::CardDesc& card, int number) {

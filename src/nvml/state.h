@@ -67,6 +67,10 @@ void bus_text(const abi::CardDesc& card, bool legacy, char* out, size_t n);
 uint64_t used_bytes(const abi::Session& session,
                     int index);  // by all processes, at most the card's own
 
+// The processes that live and hold memory on the device.
+void each_process(const abi::Session& session, int index,
+                  void (*visit)(void* argument, int32_t pid, uint64_t bytes), void* argument);
+
 int attribute(const abi::CardDesc& card, int number);  // CUdevice_attribute; 0 if there is none
 
 // The card at rest (activity.cpp).

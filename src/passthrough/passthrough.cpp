@@ -11,10 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "driver/api.h"
 #include "driver/bridge.h"
@@ -22,6 +25,8 @@
 #include "driver/recording.h"
 #include "driver/session_map.h"
 #include "gpu/address_space.h"
+#include "passthrough/nvml_memory.h"
+#include "passthrough/overhead.h"
 
 #define PASS_API extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 #define REAL(name, ...) \
@@ -41,6 +46,13 @@ namespace {
 
 using abi::DeviceMemoryKind;
 
+// What this process holds of a device, and what the driver took besides.
+struct DeviceMemory {
+  passthrough::Overhead overhead;
+  uint64_t block_bytes = 0;      // without pools
+  bool has_other_pools = false;  // whose unused memory is in no figure
+};
+
 struct Pass {
   bool recording = false;  // in a session of ours
   FILE* log = nullptr;
@@ -52,8 +64,11 @@ struct Pass {
     int device;
     uint64_t bytes;
     DeviceMemoryKind kind;
+    int holders = 1;  // of a physical handle: references and mappings
   };
-  std::unordered_map<uint64_t, Block> blocks;  // by address or physical handle
+  std::unordered_map<uint64_t, Block> blocks;     // by address or physical handle
+  std::map<uint64_t, uint64_t> mapped;            // address -> physical handle
+  std::unordered_map<int, DeviceMemory> devices;  // by device
 };
 Pass& pass() {
   static Pass& instance = *new Pass;  // the host's threads may outlive static destruction
@@ -109,6 +124,9 @@ using tonnage::abi::DeviceMemoryKind;
 REAL(cuInit, unsigned);
 REAL(cuCtxGetDevice, CUdevice*);
 REAL(cuMemGetInfo_v2, size_t*, size_t*);
+REAL(cuDeviceGetUuid_v2, CUuuid*, CUdevice);
+REAL(cuDeviceGetDefaultMemPool, CUmemoryPool*, CUdevice);
+REAL(cuMemPoolGetAttribute, CUmemoryPool, CUmemPool_attribute, void*);
 REAL(cuCtxPushCurrent_v2, CUcontext);
 REAL(cuCtxPopCurrent_v2, CUcontext*);
 
@@ -119,9 +137,41 @@ int current_device() {
   return real_cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : 0;
 }
 
+// Memory in use on the current context's device, by all processes.
+bool in_use_now(uint64_t* bytes) {
+  size_t free_bytes = 0, total = 0;
+  if (real_cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS) return false;
+  *bytes = total - free_bytes;
+  return true;
+}
+
+uint64_t default_pool_bytes(int device) {
+  CUmemoryPool pool = nullptr;
+  cuuint64_t bytes = 0;
+  const bool known = real_cuDeviceGetDefaultMemPool(&pool, device) == CUDA_SUCCESS &&
+                     real_cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                                &bytes) == CUDA_SUCCESS;
+  return known ? bytes : 0;
+}
+
+// Code, streams and local memory that have come since the last time.
+void measure_growth(int device) {
+  uint64_t in_use = 0;
+  if (device != current_device() || !in_use_now(&in_use)) return;
+  const uint64_t in_pool = default_pool_bytes(device);
+  uint64_t more = 0;
+  {
+    std::lock_guard lock(pass().mutex);
+    DeviceMemory& memory = pass().devices[device];
+    if (!memory.has_other_pools) more = memory.overhead.grew(in_use, memory.block_bytes + in_pool);
+  }
+  if (more) record_module_load(device, more, "measured", /*modelled=*/false);
+}
+
 void took(CUresult result, uint64_t address, uint64_t bytes, DeviceMemoryKind kind, int device) {
   if (!pass().recording) return;
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    measure_growth(device);
     size_t free_bytes = 0, total = 0;
     real_cuMemGetInfo_v2(&free_bytes, &total);
     record_device_oom(device, bytes, free_bytes);
@@ -130,21 +180,28 @@ void took(CUresult result, uint64_t address, uint64_t bytes, DeviceMemoryKind ki
   {
     std::lock_guard lock(pass().mutex);
     pass().blocks[address] = {device, bytes, kind};
+    if (kind != DeviceMemoryKind::kPool) pass().devices[device].block_bytes += bytes;
   }
+  measure_growth(device);  // first: it came before
   record_device_alloc(device, address, bytes, kind);
 }
 
-void gave_back(CUresult result, uint64_t address) {
-  if (!pass().recording || result != CUDA_SUCCESS || !address) return;
+void forget_block(uint64_t address) {
   Pass::Block block{};
   {
     std::lock_guard lock(pass().mutex);
     const auto known = pass().blocks.find(address);
-    if (known == pass().blocks.end()) return;
+    if (known == pass().blocks.end() || --known->second.holders > 0) return;
     block = known->second;
     pass().blocks.erase(known);
+    if (block.kind != DeviceMemoryKind::kPool)
+      pass().devices[block.device].block_bytes -= block.bytes;
   }
   record_device_free(block.device, address, block.bytes, block.kind);
+}
+
+void gave_back(CUresult result, uint64_t address) {
+  if (pass().recording && result == CUDA_SUCCESS && address) forget_block(address);
 }
 
 uint64_t granules(size_t bytes) { return gpu::round_up(bytes, gpu::kAllocationGranularity); }
@@ -167,11 +224,11 @@ PASS_API cuInit(unsigned flags) {
   static std::once_flag once;
   if (result == CUDA_SUCCESS)
     std::call_once(once, [] {
-      abi::Session* session = map_session();
+      abi::Session* session = map_session(getenv("TONNAGE_SESSION"));
       if (!session) return;
       pass().recording = true;
       start_bridge(session, /*content=*/nullptr, /*at_step=*/nullptr);
-      start_recording(*session, getpid());
+      start_recording(*session);
       load_recorder();
     });
   return result;
@@ -206,26 +263,45 @@ PASS_API cuGetExportTable(const void** table, const CUuuid* id) {
   return result;
 }
 
+// --- Contexts ---
+
+static std::optional<uint64_t> nvml_used(CUdevice device) {
+  CUuuid uuid{};
+  if (real_cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS) return std::nullopt;
+  return tonnage::passthrough::nvml_used_bytes(uuid.bytes);
+}
+
+static bool is_first_context(CUdevice device) {
+  static std::mutex& mutex = *new std::mutex;
+  static std::unordered_set<int>& seen = *new std::unordered_set<int>;
+  std::lock_guard lock(mutex);
+  return seen.insert(device).second;
+}
+
 // Contexts take memory that nothing else accounts for: what the device lost while one was made.
 REAL(cuDevicePrimaryCtxRetain, CUcontext*, CUdevice);
 PASS_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const bool first = pass().recording && is_first_context(device);
+  const std::optional<uint64_t> before = first ? nvml_used(device) : std::nullopt;
   const CUresult result = real_cuDevicePrimaryCtxRetain(context, device);
-  if (result != CUDA_SUCCESS || !pass().recording) return result;
-  static std::mutex& mutex = *new std::mutex;
-  static std::unordered_set<int>& seen = *new std::unordered_set<int>;
-  {
-    std::lock_guard lock(mutex);
-    if (!seen.insert(device).second) return result;
+  if (!first) return result;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) record_device_oom(device, 0, 0, "context");
+  // Free memory can only be asked with a context.
+  if (result != CUDA_SUCCESS || real_cuCtxPushCurrent_v2(*context) != CUDA_SUCCESS) return result;
+  if (uint64_t in_use = 0; in_use_now(&in_use)) {
+    const std::optional<uint64_t> after = nvml_used(device);
+    uint64_t bytes = 0;
+    {
+      std::lock_guard lock(pass().mutex);
+      bytes = pass().devices[device].overhead.context_made(before, after, in_use);
+    }
+    record_context(device, bytes, /*modelled=*/false);
+    if (!before || !after)
+      record_message("NVML is not there: the context's memory has what other processes hold in it",
+                     false);
   }
-  // Free memory can only be asked with a context: other processes' memory is in the figure too, so
-  // it is the total minus free.
-  size_t free_bytes = 0, total = 0;
-  if (real_cuCtxPushCurrent_v2(*context) == CUDA_SUCCESS) {
-    if (real_cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS)
-      record_context(device, total - free_bytes);
-    CUcontext popped = nullptr;
-    real_cuCtxPopCurrent_v2(&popped);
-  }
+  CUcontext popped = nullptr;
+  real_cuCtxPopCurrent_v2(&popped);
   return result;
 }
 
@@ -270,6 +346,13 @@ REAL(cuMemAllocFromPoolAsync, CUdeviceptr*, size_t, CUmemoryPool, CUstream);
 PASS_API cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                  CUstream stream) {
   const CUresult result = real_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+  CUmemoryPool by_default = nullptr;
+  if (pass().recording &&
+      (real_cuDeviceGetDefaultMemPool(&by_default, current_device()) != CUDA_SUCCESS ||
+       by_default != pool)) {
+    std::lock_guard lock(pass().mutex);
+    pass().devices[current_device()].has_other_pools = true;
+  }
   took(result, result == CUDA_SUCCESS ? *address : 0, bytes, DeviceMemoryKind::kPool,
        current_device());
   return result;
@@ -295,6 +378,45 @@ REAL(cuMemRelease, CUmemGenericAllocationHandle);
 PASS_API cuMemRelease(CUmemGenericAllocationHandle handle) {
   const CUresult result = real_cuMemRelease(handle);
   gave_back(result, handle);
+  return result;
+}
+// Physical memory is there as long as somebody holds its handle or has it mapped.
+static void hold_block(uint64_t handle) {
+  std::lock_guard lock(pass().mutex);
+  const auto known = pass().blocks.find(handle);
+  if (known != pass().blocks.end()) known->second.holders++;
+}
+REAL(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle*, void*);
+PASS_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  const CUresult result = real_cuMemRetainAllocationHandle(handle, address);
+  if (pass().recording && result == CUDA_SUCCESS) hold_block(*handle);
+  return result;
+}
+REAL(cuMemMap, CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+PASS_API cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const CUresult result = real_cuMemMap(address, size, offset, handle, flags);
+  if (pass().recording && result == CUDA_SUCCESS) {
+    hold_block(handle);
+    std::lock_guard lock(pass().mutex);
+    pass().mapped[address] = handle;
+  }
+  return result;
+}
+REAL(cuMemUnmap, CUdeviceptr, size_t);
+PASS_API cuMemUnmap(CUdeviceptr address, size_t size) {
+  const CUresult result = real_cuMemUnmap(address, size);
+  if (!pass().recording || result != CUDA_SUCCESS) return result;
+  std::vector<uint64_t> handles;
+  {
+    std::lock_guard lock(pass().mutex);
+    auto& mapped = pass().mapped;
+    for (auto at = mapped.lower_bound(address); at != mapped.end() && at->first < address + size;) {
+      handles.push_back(at->second);
+      at = mapped.erase(at);
+    }
+  }
+  for (const uint64_t handle : handles) forget_block(handle);
   return result;
 }
 REAL(cuMemHostAlloc, void**, size_t, unsigned);

@@ -22,6 +22,16 @@ struct Device {
   std::string name;            // "" if unknown (a snapshot does not say)
   uint64_t total_bytes = 0;    // 0: unknown
   uint64_t context_bytes = 0;  // modelled
+  // The most that was ever in use, as the account of `tonnage run` saw it: true also where the
+  // events of a process that was killed are lost. 0: not known.
+  uint64_t account_peak_bytes = 0;
+};
+
+// The first write of the record that failed, in any process (disk full, file size limit): events
+// are missing from then on, so the record allows no verdict.
+struct WriteFailure {
+  int error_number = 0;  // errno; 0: none failed
+  int64_t pid = 0;
 };
 
 struct Process {
@@ -65,6 +75,8 @@ struct Record {
   AllocatorSettings settings;
   std::vector<abi::MemoryEvent> events;      // in time order (per process in program order)
   std::vector<SegmentState> final_segments;  // snapshots only
+  WriteFailure write_failure;
+  uint64_t drivers_loaded = 0;     // processes that loaded the driver, as the account saw it
   bool history_truncated = false;  // the beginning was overwritten: figures before are partial
   std::vector<std::string> notes;  // what is missing or could not be read, for the report
   std::map<std::string, std::string> info;  // free-form facts: alloc_conf, versions

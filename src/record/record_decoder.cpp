@@ -135,6 +135,12 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
     for (const auto& word : *command)
       joined.append(joined.empty() ? "" : " ").append(plain_text(word));
   }
+  if (const auto failure = session->find("record_failure");
+      failure != session->end() && failure->is_object()) {
+    record_.write_failure.error_number = static_cast<int>(number_of(*failure, "errno"));
+    record_.write_failure.pid = static_cast<int64_t>(number_of(*failure, "pid"));
+    record_.notes.push_back("a write of the record failed: what happened afterwards is not in it");
+  }
   if (const auto settings = session->find("settings");
       settings != session->end() && settings->is_object()) {
     for (const auto& [key, value] : settings->items()) {
@@ -149,9 +155,24 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
   return budget_.take(8 * text.size());
 }
 
+// What the account of `tonnage run` saw, in its last chunk.
+void RecordDecoder::add_account(const nlohmann::json& end) {
+  record_.drivers_loaded = number_of(end, "drivers_loaded");
+  const auto peaks = end.find("device_peaks");
+  if (peaks == end.end() || !peaks->is_array()) return;
+  for (size_t i = 0; i < peaks->size() && i < record_.devices.size(); ++i) {
+    if ((*peaks)[i].is_number_unsigned())
+      record_.devices[i].account_peak_bytes = (*peaks)[i].get<uint64_t>();
+  }
+}
+
 bool RecordDecoder::add_session_end(std::span<const uint8_t> text) {
   const auto end = parse_object(text);
   if (!end) return false;
+  if (const auto account = end->find("account"); account != end->end() && account->is_object()) {
+    add_account(*account);
+    return budget_.take(8 * text.size());
+  }
   for (const auto& [key, value] : end->items()) {
     if (!value.is_null()) record_.info[key] = plain_text(value);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -63,6 +64,7 @@ class RecordDecoder {
 
   bool add_session(std::span<const uint8_t> json);
   bool add_session_end(std::span<const uint8_t> json);
+  void add_account(const nlohmann::json& end);
   bool add_data(const record::ChunkHeader& header, std::span<const uint8_t> payload);
   bool read_strings(Cursor& in, Stream& stream);
   bool read_nodes(Cursor& in, Stream& stream);

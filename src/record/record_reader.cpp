@@ -22,6 +22,9 @@ using record::ChunkHeader;
 
 constexpr size_t kHeaderBytes = sizeof(ChunkHeader);
 constexpr size_t kWindowBytes = 16 << 10;  // looked through at once for a chunk's beginning
+// Memory that a file may ask for: far more than an honest one of its size needs (an event is a few
+// bytes in it and 96 here), far less than one made to unpack to as much as possible.
+constexpr uint64_t kLeastBudgetBytes = 256u << 20, kBudgetPerByte = 512;
 constexpr uint32_t kMaxPayloadBytes = record::kMaxUncompressedBytes + (64u << 10);
 
 // Bytes at an offset: a file or memory. Files are read and never mapped: one that shrinks must not
@@ -76,7 +79,9 @@ class ChunkReader {
   ChunkReader(Input& input, std::string source, const ReadOptions& options)
       : input_(input),
         source_(std::move(source)),
-        budget_(options.memory_limit_bytes),
+        budget_(std::min(options.memory_limit_bytes,
+                         kLeastBudgetBytes +
+                             kBudgetPerByte * std::min<uint64_t>(input.size(), uint64_t{1} << 40))),
         decoder_(budget_),
         waste_left_(8 * input.size() + (64u << 20)),
         context_(ZSTD_createDCtx(), ZSTD_freeDCtx) {}
@@ -232,8 +237,10 @@ Result<Record> ChunkReader::read() {
                  "there is nothing in it to read");
   }
   if (budget_.exceeded() || !decoder_.finish(record)) {
-    return error(ErrorCode::kLimit, "the record needs more memory to read than is allowed",
-                 "record a shorter run, or one without --stacks");
+    return error(ErrorCode::kLimit,
+                 "the record unpacks to more memory than a record of its size may take",
+                 "it was not written by Tonnage, or is far too long: record a shorter run, or one "
+                 "with --no-stacks");
   }
   record.source = source_;
   if (cut_off_bytes > 0) {

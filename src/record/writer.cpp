@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -14,6 +15,7 @@
 #include <new>
 
 #include "record/intern.h"
+#include "record/secrets.h"
 
 namespace tonnage::record {
 
@@ -82,6 +84,16 @@ class Lock {
   pthread_mutex_t& mutex_;
 };
 
+// Why only a part was written: the file has reached its size limit, or the disk is full.
+int reason_for_part(int fd) {
+  struct stat is {};
+  rlimit limit{};
+  const bool at_limit = ::fstat(fd, &is) == 0 && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+                        limit.rlim_cur != RLIM_INFINITY &&
+                        static_cast<rlim_t>(is.st_size) >= limit.rlim_cur;
+  return at_limit ? EFBIG : ENOSPC;
+}
+
 // One write() of everything. A file size limit must not kill the process: its signal is held back
 // and taken away.
 bool write_once(int fd, const uint8_t* bytes, size_t n) {
@@ -101,7 +113,7 @@ bool write_once(int fd, const uint8_t* bytes, size_t n) {
     sigtimedwait(&size_limit, nullptr, &at_once);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = written >= 0 && written != static_cast<ssize_t>(n) ? ENOSPC : error;
+  errno = written >= 0 && written != static_cast<ssize_t>(n) ? reason_for_part(fd) : error;
   return written == static_cast<ssize_t>(n);
 }
 
@@ -118,6 +130,7 @@ size_t read_command(char* out, size_t capacity) {
   ::close(fd);
   if (n <= 0) return 0;
   size_t length = static_cast<size_t>(n);
+  length = hide_secrets(out, length);
   while (length > 0 && out[length - 1] == '\0') --length;
   for (size_t i = 0; i < length; ++i) {
     if (out[i] == '\0') out[i] = ' ';
@@ -203,7 +216,7 @@ bool Writer::open(const char* path, uint64_t start_ns) {
     zstd_ = ZSTD_createCCtx();
     opened = strings_ != nullptr && stacks_ != nullptr && zstd_ != nullptr && open_file();
     if (!opened) {
-      failed_.store(true, std::memory_order_relaxed);
+      fail();
       return false;
     }
     recording_.store(true, std::memory_order_release);
@@ -318,6 +331,14 @@ void Writer::emit(const abi::MemoryEvent& event) {
     write_chunk(ChunkKind::kData);
 }
 
+void Writer::begin() {
+  if (!recording()) return;
+  const Lock lock(mutex_);
+  if (!recording() || stream_ != 0) return;
+  begin_stream();
+  write_chunk(ChunkKind::kData);
+}
+
 void Writer::flush() {
   if (!recording()) return;
   const Lock lock(mutex_);
@@ -416,6 +437,12 @@ bool Writer::write_whole(const uint8_t* bytes, size_t n) {
 }
 
 void Writer::fail() {
+  const int error = errno == 0 ? EIO : errno;
+  if (failure_ != nullptr) {
+    int32_t none = 0;
+    if (failure_->error_number.compare_exchange_strong(none, error))
+      failure_->pid.store(static_cast<int32_t>(::getpid()));
+  }
   recording_.store(false, std::memory_order_relaxed);
   failed_.store(true, std::memory_order_relaxed);
   drop_events();

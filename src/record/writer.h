@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "abi/event.h"
+#include "abi/session.h"
 #include "record/format.h"
 
 namespace tonnage::record {
@@ -43,6 +44,9 @@ class Writer {
   // start. False: no recording.
   bool open(const char* path, uint64_t start_ns);
 
+  // Where a write that fails is told, besides failed(); in memory that stays.
+  void tell_failure(abi::RecordFailure* failure) { failure_ = failure; }
+
   // The id of a string of n bytes (cut at kMaxStringBytes), or of a stack of n frames, innermost
   // first. 0 for none, and when not recording. Ids are stable for the life of the process and in
   // children made by fork().
@@ -55,6 +59,7 @@ class Writer {
   // kProcessEnd are written by the writer itself, since it alone knows about fork(); a caller's are
   // ignored.
   void emit(const abi::MemoryEvent& event);
+  void begin();   // writes that this process is there, at once: it may end in any way
   void flush();   // writes what is buffered, in one chunk; call at steps and when memory ran out
   void finish();  // writes the last chunk: the process leaves in good order. Later events start
                   // further chunks.
@@ -111,6 +116,7 @@ class Writer {
   detail::StringTable* strings_ = nullptr;
   detail::StackTable* stacks_ = nullptr;
   void* zstd_ = nullptr;
+  abi::RecordFailure* failure_ = nullptr;
   Writer* next_ = nullptr;  // all open writers, for fork()
 };
 

@@ -16,6 +16,12 @@
 namespace tonnage::report {
 namespace {
 
+bool context_is_modelled(const analysis::Peak& peak) {
+  return std::ranges::any_of(peak.breakdown.rows, [](const auto& row) {
+    return row.category == analysis::Category::kContext && row.modelled;
+  });
+}
+
 using analysis::Breakdown;
 using analysis::BreakdownRow;
 using analysis::DeviceReport;
@@ -220,9 +226,10 @@ class Writer {
     if (device.device) {
       write_peak("device peak", *device.device);
       if (device.context_bytes > 0)
-        line(fmt::format("  {}  {} of it context and machine code (modelled)",
+        line(fmt::format("  {}  {} of it context and machine code ({})",
                          std::string(kNameCells - 4, ' '),
-                         style_.right(format_bytes(device.context_bytes), kBytesCells)));
+                         style_.right(format_bytes(device.context_bytes), kBytesCells),
+                         context_is_modelled(*device.device) ? "modelled" : "measured"));
     }
     write_out_of_memory(device);
     write_breakdown(device);

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "abi/session.h"
+#include "abi/session_locks.h"
 #include "driver/api.h"
 
 namespace tonnage::driver::test {
@@ -106,7 +107,16 @@ F function(const char* name) {
 #define CU_FAILS(code, call) EXPECT_EQ(code, (call))
 
 // Card memory in use by this session on a device.
-inline uint64_t used(int device = 0) { return session()->accounts[device].used_bytes.load(); }
+inline uint64_t used(int device = 0) {
+  static abi::SessionLocks& locks = *new abi::SessionLocks;
+  [[maybe_unused]] static const bool opened = locks.open(getenv("TONNAGE_SESSION"));
+  uint64_t sum = 0;
+  for (int i = 0; i < session()->slots_used.load(); i++) {
+    const abi::ProcessAccount& process = session()->processes[i];
+    if (locks.slot_lives(i, process.pid.load())) sum += process.used_bytes[device].load();
+  }
+  return sum;
+}
 
 // This process's part of it.
 inline uint64_t used_here(int device = 0) {

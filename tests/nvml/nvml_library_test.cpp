@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "abi/session.h"
+#include "abi/session_locks.h"
 #include "cards/catalogue.h"
 
 namespace tonnage::nvml {
@@ -59,6 +60,19 @@ class FakeSession {
  private:
   std::unique_ptr<abi::Session> session_;
   std::string path_;
+};
+
+// A process that lives in a slot of the session.
+class Lives {
+ public:
+  explicit Lives(int slot) {
+    EXPECT_TRUE(locks_.open(getenv("TONNAGE_SESSION")));
+    EXPECT_TRUE(locks_.hold(slot));
+  }
+  ~Lives() { locks_.close(); }
+
+ private:
+  abi::SessionLocks locks_;
 };
 
 template <class F>
@@ -200,8 +214,13 @@ TEST(NvmlLibrary, NamesAndFindsDevices) {
 TEST(NvmlLibrary, MemoryIsTheSessionsAccount) {
   in_child([] {
     FakeSession session({"h200"});
-    session->accounts[0].used_bytes = 5ull << 30;
+    for (int slot : {0, 2, 4}) {
+      session->processes[slot].pid = 1;
+      session->processes[slot].used_bytes[0] = slot == 2 ? 7ull << 30 : 5ull << 29;
+    }
+    session->slots_used = 5;
     session.write();
+    const Lives first_process(0), second_process(4);  // that of slot 2 is dead
     ASSERT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
     nvmlMemory_t first{};
     EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo)(device_at(0), &first), NVML_SUCCESS);
@@ -228,7 +247,9 @@ TEST(NvmlLibrary, ListsTheProcessesThatHoldMemory) {
     session->processes[4].used_bytes[1] = 99;
     session->processes[5].pid = 0x3ffffff0;  // long dead
     session->processes[5].used_bytes[1] = 77;
+    session->slots_used = 6;
     session.write();
+    const Lives other(4);
     ASSERT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
     unsigned int count = 0;
     EXPECT_EQ(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device_at(0), &count, nullptr),

@@ -5,6 +5,13 @@
 namespace tonnage::analysis {
 namespace {
 
+// On a real card (`tonnage run --real`) the driver's own memory is measured.
+// On a real card (`tonnage run --real`) the driver's own memory is measured.
+bool has_measured_context(const record::Record& record) {
+  const auto at = record.info.find("pass_through");
+  return at != record.info.end() && at->second == "true";
+}
+
 // The sample that stands for a share: where allocated is largest (device memory if PyTorch's
 // allocator was not used).
 size_t peak_sample(const DeviceTimeline& timeline, size_t first, size_t end) {
@@ -67,7 +74,7 @@ Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event) {
     const uint64_t context = timeline.context_bytes(device, event);
     const uint64_t held = sample->device_bytes - std::min(context, sample->device_bytes);
     row(Category::kContext).bytes = context;
-    row(Category::kContext).modelled = true;
+    row(Category::kContext).modelled = !has_measured_context(timeline.record());
     if (held >= total) {
       row(Category::kOther).bytes = held - total;
     } else {

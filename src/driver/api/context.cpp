@@ -44,13 +44,10 @@ Context* make_context(Driver* state, Device* device, unsigned flags, bool primar
 
 // A context takes card memory before anything is allocated. Fails as a real card that is nearly
 // full does.
-bool charge_context(Driver* state, Context* context) {
+bool charge_context(Context* context) {
   Device* device = context->device;
   const uint64_t bytes = device->card->context_bytes;
-  if (!state->account.charge(device->physical, bytes)) {
-    record_device_oom(device->index, bytes, state->account.free(device->physical));
-    return false;
-  }
+  if (!charge_device(device, bytes, "context")) return false;
   context->charged = true;
   prepare_context_memory(device);
   record_context(device->index, bytes);
@@ -92,9 +89,9 @@ void tear_down(Driver* state, Context* context) {
   context->alive.store(false);
   drop_context_storage(to_handle(context));
   if (context->charged)
-    state->account.refund(context->device->physical, context->device->card->context_bytes);
+    state->ledger.refund(context->device->physical, context->device->card->context_bytes);
   const uint64_t code = context->device->code_bytes.exchange(0);
-  if (code) state->account.refund(context->device->physical, code);
+  if (code) state->ledger.refund(context->device->physical, code);
   context->charged = false;
 }
 
@@ -107,7 +104,7 @@ CUresult cuDevicePrimaryCtxRetain(Driver* state, CUcontext* out, Device* device)
     context->flags = device->primary_flags;
     context->limits.clear();
     context->peers.clear();
-    if (!charge_context(state, context)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!charge_context(context)) return CUDA_ERROR_OUT_OF_MEMORY;
     context->alive.store(true);
     device->primary_refs = 0;
   }
@@ -166,7 +163,7 @@ CUresult cuDevicePrimaryCtxReset(Device* handle) {
 CUresult cuCtxCreate_v2(Driver* state, CUcontext* out, unsigned int flags, Device* device) {
   if (!out || (flags & ~kKnownFlags)) return CUDA_ERROR_INVALID_VALUE;
   Context* context = make_context(state, device, flags, false);
-  if (!charge_context(state, context)) {
+  if (!charge_context(context)) {
     delete context;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

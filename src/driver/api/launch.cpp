@@ -96,7 +96,8 @@ CUresult launch(const KernelLaunch& request, Stream* stream) {
   if (const CUresult result = capture_state(stream, &capturing); result != CUDA_SUCCESS)
     return result;
   if (capturing) {
-    make_resident(function, context->device);
+    if (const CUresult result = make_resident(function, context->device); result != CUDA_SUCCESS)
+      return result;
     return capture_kernel(stream, request);
   }
   return run_kernel(stream, request, /*in_graph=*/false);
@@ -107,15 +108,19 @@ CUresult launch(const KernelLaunch& request, Stream* stream) {
 CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
   Function* function = to_function(launch.function);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  advance(stream, kernel_ticks(function, launch.params));
-  stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
-  prepare_launch(function, stream->context->device);
+  if (const CUresult result = prepare_launch(function, stream->context->device);
+      result != CUDA_SUCCESS)
+    return result;
   for (size_t i = 0; i < launch.attribute_count; i++) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN &&
         attribute.value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
-      prepare_remote_domain(stream->context->device);
+      if (const CUresult result = prepare_remote_domain(stream->context->device);
+          result != CUDA_SUCCESS)
+        return result;
   }
+  advance(stream, kernel_ticks(function, launch.params));
+  stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
   if ((launch.params || launch.extra) && !accounted_for(function->info->name))
     forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;
@@ -270,20 +275,22 @@ CUresult cuFuncSetSharedMemConfig(Driver*, CUfunction handle, CUsharedconfig) {
 // --- Occupancy ---
 
 // Occupancy is asked of a function as it lies on its card.
-static const abi::CardDesc& make_resident_on_card(Function* function) {
+static CUresult make_resident_on_card(Function* function, const abi::CardDesc** card) {
   Device* device = device_for(function->module);
-  make_resident(function, device);
-  return *device->card;
+  *card = device->card;
+  return make_resident(function, device);
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(Driver*, int* blocks, CUfunction handle,
                                                      int threads, size_t shared_bytes) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const abi::CardDesc& card = make_resident_on_card(function);
+  const abi::CardDesc* card = nullptr;
+  if (const CUresult result = make_resident_on_card(function, &card); result != CUDA_SUCCESS)
+    return result;
   if (!blocks) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
-      max_active_blocks(card, attributes_of(function), threads, shared_bytes, blocks));
+      max_active_blocks(*card, attributes_of(function), threads, shared_bytes, blocks));
 }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(Driver* state, int* blocks,
                                                               CUfunction function, int threads,
@@ -297,20 +304,24 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(Driver*, size_t* bytes, CUfunct
                                                  int blocks, int threads) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const abi::CardDesc& card = make_resident_on_card(function);
+  const abi::CardDesc* card = nullptr;
+  if (const CUresult result = make_resident_on_card(function, &card); result != CUDA_SUCCESS)
+    return result;
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
-      available_dynamic_shared(card, attributes_of(function), blocks, threads, bytes));
+      available_dynamic_shared(*card, attributes_of(function), blocks, threads, bytes));
 }
 CUresult cuOccupancyMaxPotentialBlockSize(Driver*, int* min_grid, int* threads, CUfunction handle,
                                           CUoccupancyB2DSize shared_for_block, size_t shared_bytes,
                                           int limit) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const abi::CardDesc& card = make_resident_on_card(function);
+  const abi::CardDesc* card = nullptr;
+  if (const CUresult result = make_resident_on_card(function, &card); result != CUDA_SUCCESS)
+    return result;
   if (!min_grid || !threads) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(max_potential_block_size(
-      card, attributes_of(function), shared_for_block, shared_bytes, limit, min_grid, threads));
+      *card, attributes_of(function), shared_for_block, shared_bytes, limit, min_grid, threads));
 }
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(Driver* state, int* min_grid, int* threads,
                                                    CUfunction function,
@@ -345,18 +356,22 @@ CUresult cuOccupancyMaxActiveClusters(Driver*, int* clusters, CUfunction handle,
                                       const CUlaunchConfig* config) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const abi::CardDesc& card = make_resident_on_card(function);
+  const abi::CardDesc* card = nullptr;
+  if (const CUresult result = make_resident_on_card(function, &card); result != CUDA_SUCCESS)
+    return result;
   if (!clusters || !config) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(
-      cards::max_active_clusters(card, attributes_of(function), cluster_launch(config), clusters));
+      cards::max_active_clusters(*card, attributes_of(function), cluster_launch(config), clusters));
 }
 CUresult cuOccupancyMaxPotentialClusterSize(Driver*, int* size, CUfunction handle,
                                             const CUlaunchConfig* config) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const abi::CardDesc& card = make_resident_on_card(function);
+  const abi::CardDesc* card = nullptr;
+  if (const CUresult result = make_resident_on_card(function, &card); result != CUDA_SUCCESS)
+    return result;
   if (!size || !config) return CUDA_ERROR_INVALID_VALUE;
-  return static_cast<CUresult>(cards::max_potential_cluster_size(card, attributes_of(function),
+  return static_cast<CUresult>(cards::max_potential_cluster_size(*card, attributes_of(function),
                                                                  cluster_launch(config), size));
 }
 

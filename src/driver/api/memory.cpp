@@ -65,8 +65,8 @@ CUmemorytype memory_type(const Allocation& allocation) {
 
 CUresult cuMemGetInfo_v2(Context* context, size_t* free_bytes, size_t* total_bytes) {
   Driver* state = driver();
-  if (free_bytes) *free_bytes = state->account.free(context->device->physical);
-  if (total_bytes) *total_bytes = state->account.total(context->device->physical);
+  if (free_bytes) *free_bytes = state->ledger.free(context->device->physical);
+  if (total_bytes) *total_bytes = state->ledger.total(context->device->physical);
   return CUDA_SUCCESS;
 }
 

@@ -63,7 +63,7 @@ void drop_if_done(MemoryPool* pool) {
   if (!pool->destroyed || !pool->blocks.empty()) return;
   pool->trim(0);
   pool->close();
-  if (pool->shared) drop_shared_block(pool->shared, false, 0);
+  if (pool->shared) drop_shared_block(pool->shared);
   if (pool->fd >= 0) close(pool->fd);
   pools().live.erase(pool);
 }
@@ -128,7 +128,7 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from
       }
       if (result != CUDA_SUCCESS) {
         record_device_oom(pool->device->index, bytes,
-                          driver()->account.free(pool->device->physical));
+                          driver()->ledger.free(pool->device->physical));
         return result;
       }
       know_allocation(address, bytes, pool->device, pool);
@@ -442,7 +442,7 @@ CUresult cuMemPoolImportFromShareableHandle(Driver*, CUmemoryPool* out, void* ha
   if (!pool->shared) return CUDA_ERROR_INVALID_VALUE;
   pool->device = device_at(pool->shared->physical);
   if (!pool->device) {
-    drop_shared_block(pool->shared, false, 0);
+    drop_shared_block(pool->shared);
     return CUDA_ERROR_INVALID_DEVICE;
   }
   pool->imported = true;

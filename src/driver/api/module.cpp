@@ -171,8 +171,8 @@ static CUresult handle_of_kernel(const void* handle, const char* name, Handle* o
 // (seen on an H200); that of a library's kernel does not count.
 CUresult cuModuleGetFunction(Driver*, CUfunction* out, CUmodule handle, const char* name) {
   const CUresult result = handle_of_kernel(handle, name, out);
-  if (result == CUDA_SUCCESS) make_resident(to_function(*out), device_for(to_module(handle)));
-  return result;
+  return result == CUDA_SUCCESS ? make_resident(to_function(*out), device_for(to_module(handle)))
+                                : result;
 }
 CUresult cuModuleGetFunctionCount(Driver*, unsigned int* count, CUmodule handle) {
   Module* module = to_module(handle);
@@ -278,9 +278,9 @@ CUresult cuKernelGetFunction(Context*, CUfunction* out, CUkernel handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
-  make_resident(function, device_for(function->module));
-  *out = reinterpret_cast<CUfunction>(function);
-  return CUDA_SUCCESS;
+  const CUresult result = make_resident(function, device_for(function->module));
+  if (result == CUDA_SUCCESS) *out = reinterpret_cast<CUfunction>(function);
+  return result;
 }
 CUresult cuKernelGetLibrary(Driver*, CUlibrary* out, CUkernel handle) {
   Function* function = to_function(handle);
@@ -328,8 +328,7 @@ CUresult cuFuncIsLoaded(Driver*, CUfunctionLoadingState* state, CUfunction handl
 CUresult cuFuncLoad(Driver*, CUfunction handle) {
   Function* function = to_function(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  make_resident(function, device_for(function->module));
-  return CUDA_SUCCESS;
+  return make_resident(function, device_for(function->module));
 }
 
 }  // namespace tonnage::driver

@@ -87,14 +87,15 @@ CUresult find_variable(Module* module, Device* device, const char* name, CUdevic
 // The kernel's code comes to its card (lazy loading), which is charged as modelled memory: when a
 // handle for launches, its occupancy or its first launch is asked for. Seen on an H200: a kernel's
 // name in a library does not bring it. A library's kernels come to every device that uses them.
-void make_resident(Function* function, Device* device);
+// OUT_OF_MEMORY: the card is full; it is tried again the next time.
+CUresult make_resident(Function* function, Device* device);
 // Before a launch; the first one also brings what kernels need to run: local memory, room for
 // printf and malloc.
-void prepare_launch(Function* function, Device* device);
+CUresult prepare_launch(Function* function, Device* device);
 // Before a launch whose writes go to other cards' memory (NCCL's on Hopper and later): the first
 // takes a granule. Seen on an H200 with NCCL's first launch; that it is the domain is concluded
 // from what else such launches have in common with others, which take none.
-void prepare_remote_domain(Device* device);
+CUresult prepare_remote_domain(Device* device);
 // The device on which a kernel or variable is asked for: a module's own; of a library, that of the
 // current context.
 Device* device_for(const Module* module);

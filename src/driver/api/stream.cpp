@@ -13,6 +13,7 @@ CUresult cuStreamCreateWithPriority(Context* context, CUstream* out, unsigned in
                                     int priority) {
   if (!out || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)))
     return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = charge_stream(context->device); result != CUDA_SUCCESS) return result;
   auto* stream = new Stream;
   stream->context = context;
   stream->flags = flags;
@@ -23,7 +24,6 @@ CUresult cuStreamCreateWithPriority(Context* context, CUstream* out, unsigned in
     std::lock_guard lock(state->objects_mutex);
     context->streams.insert(stream);
   }
-  charge_stream(context->device);
   *out = to_handle(stream);
   return CUDA_SUCCESS;
 }

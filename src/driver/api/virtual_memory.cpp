@@ -127,7 +127,7 @@ void drop_physical_if_unused(Physical* physical) {
   if (physical->references > 0 || physical->mappings > 0) return;
   const bool owner = !physical->imported;
   if (physical->shared)
-    drop_shared_block(physical->shared, owner, physical->bytes);
+    drop_shared_block(physical->shared);
   else
     refund_device(physical->device, physical->bytes);
   if (owner)
@@ -148,7 +148,10 @@ uint64_t reserve_range(uint64_t bytes, uint64_t alignment) {
   if (size < bytes || taken < size) return 0;
   std::lock_guard lock(state->memory_mutex);
   const uint64_t base = device->addresses->reserve(taken);
-  if (!base) return 0;
+  if (!base) {
+    record_host_refusal(taken);
+    return 0;
+  }
   const uint64_t address =
       alignment > gpu::kAllocationGranularity ? gpu::round_up(base, alignment) : base;
   tables().ranges[address] = {base, device};
@@ -213,7 +216,7 @@ CUresult cuMemCreate(Driver* state, CUmemGenericAllocationHandle* out, size_t si
   if (const CUresult result = check_prop(prop, &physical.device); result != CUDA_SUCCESS)
     return result;
   if (size > (1ull << 50)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (state->account.free(physical.device->physical) < size) pools_release_unused(physical.device);
+  if (state->ledger.free(physical.device->physical) < size) pools_release_unused(physical.device);
   if (!charge_device(physical.device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
   physical.prop = *prop;
   physical.bytes = size;
@@ -390,7 +393,7 @@ CUresult cuMemImportFromShareableHandle(Driver*, CUmemGenericAllocationHandle* o
   physical.bytes = physical.shared->size_bytes;
   physical.device = device_at(physical.shared->physical);
   if (!physical.device) {
-    drop_shared_block(physical.shared, false, 0);
+    drop_shared_block(physical.shared);
     return CUDA_ERROR_INVALID_DEVICE;
   }
   physical.prop = physical.shared->prop;

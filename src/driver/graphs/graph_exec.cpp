@@ -78,7 +78,11 @@ Verdict instantiate(CUgraphExec* out, CUgraph handle, unsigned long long flags) 
   exec->flags = flags & ~static_cast<unsigned long long>(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
   measure_graph_memory(exec.get());
   if (const Context* context = current_context(); context && context->device)
-    charge_graph_exec(exec.get(), context->device);
+    if (const CUresult result = charge_graph_exec(exec.get(), context->device);
+        result != CUDA_SUCCESS) {
+      release_graph_memory(exec.get());
+      return {result, CUDA_GRAPH_INSTANTIATE_ERROR, nullptr};
+    }
   graph->executables.insert(exec.get());
   *out = reinterpret_cast<CUgraphExec>(exec.get());
   keep_exec(std::move(exec));

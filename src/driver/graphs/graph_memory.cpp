@@ -91,7 +91,7 @@ CUresult reserve_graph_allocation(Graph* graph, AllocParams* params) {
   if (params->pool.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
   Device* device = driver()->device(params->pool.location.id);
   if (!device || params->bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (params->bytes > driver()->account.total(device->physical)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (params->bytes > driver()->ledger.total(device->physical)) return CUDA_ERROR_OUT_OF_MEMORY;
   GraphAllocation allocation;
   allocation.requested = params->bytes;
   allocation.range_bytes = gpu::round_up(params->bytes, gpu::kAllocationGranularity);
@@ -266,12 +266,13 @@ uint64_t count_branches(const std::vector<GraphNode*>& order) {
 
 }  // namespace
 
-void charge_graph_exec(GraphExec* exec, Device* device) {
-  exec->home = device;
+CUresult charge_graph_exec(GraphExec* exec, Device* device) {
   exec->footprint = {};
   count_nodes(*exec->graph, &exec->footprint);
   exec->footprint.branches = count_branches(exec->order);
-  charge_graph(device, &exec->footprint);
+  const CUresult result = charge_graph(device, &exec->footprint);
+  if (result == CUDA_SUCCESS) exec->home = device;
+  return result;
 }
 
 void release_graph_memory(GraphExec* exec) {

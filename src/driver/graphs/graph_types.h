@@ -219,7 +219,7 @@ void run_graph_alloc(GraphExec* exec, const AllocParams& params);
 void run_graph_free(CUdeviceptr address);
 void release_graph_memory(GraphExec* exec);  // the executable graph is destroyed
 // What the driver keeps on the device for an executable graph itself. Modelled.
-void charge_graph_exec(GraphExec* exec, Device* device);
+CUresult charge_graph_exec(GraphExec* exec, Device* device);
 
 // graph_capture.cpp
 CUresult capture_child_graph(Stream* stream, const Graph& graph);

@@ -2,6 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,6 +37,25 @@ const std::string& folder() {
   return path;
 }
 
+// Where messages go when the session's file system is full: a folder of the same name in memory,
+// private. "" if it cannot be had.
+const std::string& spare_folder(bool make) {
+  static const std::string& path = *[] {
+    const std::string& session = folder();
+    auto* text = new std::string;
+    if (const size_t slash = session.rfind('/'); slash != std::string::npos)
+      *text = "/dev/shm" + session.substr(slash);
+    return text;
+  }();
+  static const std::string& none = *new std::string;
+  if (path.empty() || path == folder()) return none;
+  if (make) ::mkdir(path.c_str(), 0700);
+  struct stat info = {};
+  const bool ours = ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+                    info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
+  return ours ? path : none;
+}
+
 std::string prefix_of(uint64_t group, int from) {
   char text[64];
   std::snprintf(text, sizeof text, "values-%016llx-%d-", static_cast<unsigned long long>(group),
@@ -42,11 +63,11 @@ std::string prefix_of(uint64_t group, int from) {
   return text;
 }
 
-std::string path_of(const MessageName& name) {
+std::string path_of(const MessageName& name, const std::string& where = folder()) {
   char tail[64];
   std::snprintf(tail, sizeof tail, "%d-%c%llu", name.to, name.pair ? 'p' : 'c',
                 static_cast<unsigned long long>(name.sequence));
-  return folder() + "/" + prefix_of(name.group, name.from) + tail;
+  return where + "/" + prefix_of(name.group, name.from) + tail;
 }
 
 // Messages that are not wanted, and may not have come yet.
@@ -96,7 +117,32 @@ bool take(const std::string& in, size_t* at, T* value) {
   return true;
 }
 
+// Keeps the signal of a file size limit from ending the program.
+class NoSizeSignal {
+ public:
+  NoSizeSignal() {
+    sigemptyset(&size_limit_);
+    sigaddset(&size_limit_, SIGXFSZ);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &size_limit_, &before_);
+  }
+  ~NoSizeSignal() {
+    const timespec at_once = {};
+    if (!was_pending_) ::sigtimedwait(&size_limit_, nullptr, &at_once);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSizeSignal(const NoSizeSignal&) = delete;
+  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
+
+ private:
+  sigset_t size_limit_, before_;
+  bool was_pending_;
+};
+
 bool write_file(const std::string& path, const std::string& bytes) {
+  const NoSizeSignal no_signal;
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   size_t done = 0;
@@ -108,6 +154,28 @@ bool write_file(const std::string& path, const std::string& bytes) {
   }
   ::close(fd);
   return done == bytes.size();
+}
+
+// Written whole, then linked to its names: a receiver sees all of it or nothing. The names that are
+// left over could not be written.
+std::vector<MessageName> post_in(const std::string& where, const std::vector<MessageName>& names,
+                                 const std::string& bytes) {
+  static std::atomic<uint64_t> number{0};
+  const std::string draft =
+      where + "/draft-" + std::to_string(::getpid()) + "-" + std::to_string(number.fetch_add(1));
+  bool whole = write_file(draft, bytes);
+  std::vector<MessageName> left;
+  for (const MessageName& name : names) {
+    const std::string path = path_of(name, where);
+    if (whole && ::link(draft.c_str(), path.c_str()) == 0) continue;
+    // Perhaps a file system without links.
+    if (whole && ::rename(draft.c_str(), path.c_str()) == 0)
+      whole = write_file(draft, bytes);
+    else
+      left.push_back(name);
+  }
+  ::unlink(draft.c_str());
+  return left;
 }
 
 // False if it is not there.
@@ -187,7 +255,11 @@ bool wait_for(const MessageName& name, double seconds, std::string* bytes) {
   const double start = now_seconds();
   bool looked = false;
   long pause_ns = 20'000;
-  while (!read_file(path, bytes)) {
+  const auto read_from_spare = [&] {
+    const std::string& spare = spare_folder(false);
+    return !spare.empty() && read_file(path_of(name, spare), bytes);
+  };
+  while (!read_file(path, bytes) && !read_from_spare()) {
     const double waited = now_seconds() - start;
     if (waited > seconds) return false;
     if (!looked && waited > g_patience_for_absent_seconds.load()) {
@@ -214,19 +286,10 @@ void post(const std::vector<MessageName>& names, const std::vector<Contribution>
     append(&bytes, static_cast<uint64_t>(part.bytes.size()));
     bytes += part.bytes;
   }
-  // Written whole, then linked to its names: a receiver sees all of it or nothing.
-  static std::atomic<uint64_t> number{0};
-  const std::string draft =
-      folder() + "/draft-" + std::to_string(::getpid()) + "-" + std::to_string(number.fetch_add(1));
-  bool whole = write_file(draft, bytes);
-  for (const MessageName& name : names) {
-    if (!whole) break;
-    const std::string path = path_of(name);
-    if (::link(draft.c_str(), path.c_str()) == 0) continue;
-    ::rename(draft.c_str(), path.c_str());  // a file system without links
-    whole = write_file(draft, bytes);
-  }
-  ::unlink(draft.c_str());
+  std::vector<MessageName> left = post_in(folder(), names, bytes);
+  if (!left.empty() && !spare_folder(true).empty()) left = post_in(spare_folder(true), left, bytes);
+  // An empty message says that there is none: nobody has to wait for it.
+  if (!left.empty()) post_in(folder(), left, "");
 }
 
 Arrival::~Arrival() {
@@ -245,6 +308,8 @@ const Contribution* Arrival::get(size_t index) {
     std::string bytes;
     if (wait_for(name_, patient ? g_patience_seconds.load() : 0, &bytes)) {
       ::unlink(path_of(name_).c_str());
+      if (const std::string& spare = spare_folder(false); !spare.empty())
+        ::unlink(path_of(name_, spare).c_str());
       contents_ = parse(bytes);
       taken_ = true;
     } else if (patient) {

@@ -25,8 +25,8 @@ struct MessageName {
   int from = 0, to = 0;
 };
 
-// Posts one message to each receiver; names[i].to says which. Files that cannot be written are as
-// if nothing had been posted.
+// Posts one message to each receiver; names[i].to says which. Where the session's file system is
+// full they go to memory; where that fails too, the receiver learns that there is nothing to come.
 void post(const std::vector<MessageName>& names, const std::vector<Contribution>& contents);
 
 // A message to this rank, which may not be there yet.

@@ -1,0 +1,13 @@
+// The memory in use on a real card by NVML: it can be asked before there is a context.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace tonnage::passthrough {
+
+// All processes' together, on the device with this UUID (16 bytes, as cuDeviceGetUuid gives it);
+// nullopt without NVML.
+std::optional<uint64_t> nvml_used_bytes(const char* uuid);
+
+}  // namespace tonnage::passthrough
