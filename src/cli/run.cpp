@@ -5,8 +5,8 @@
 
 #include <fmt/core.h>
 
-#include <system_error>
 #include <algorithm>
+#include <system_error>
 
 #include "analysis/diagnosis/findings.h"
 #include "cli/cards.h"

@@ -1,5 +1,6 @@
-"""Put on PYTHONPATH by `tonnage run`: makes tonnage.labels known to a Python process when it imports torch, has the process say at
-its end which error it died of, then runs the sitecustomize that this one hides. It costs nothing until then and never raises."""
+"""Put on PYTHONPATH by `tonnage run`: makes tonnage.labels known to a Python process when it imports torch,
+and tonnage.frameworks when it imports another framework. At its end the process says which error it died of.
+Then it runs the sitecustomize that this one hides. It costs nothing until then and never raises."""
 import sys
 
 
@@ -18,7 +19,10 @@ def _load(name):
 def _load_labels():
     module = _load("labels")
     sys.modules["tonnage.labels"] = module
-    module.torch_imported()
+    try:
+        module.torch_imported()
+    except Exception:
+        sys.modules.pop("tonnage.labels", None)
 
 
 def _tell_last_error():
@@ -36,14 +40,28 @@ def _tell_last_error():
         pass
 
 
-class _AfterTorch:
-    """A finder that finds nothing: it lets the real finders find torch, and wraps what executes it once."""
+def _load_frameworks(name):
+    """Imports tonnage.frameworks once, and tells it which framework there is."""
+    module = sys.modules.get("tonnage.frameworks")
+    if module is None:
+        module = _load("frameworks")
+        sys.modules["tonnage.frameworks"] = module
+    module.imported(name)
+
+
+class _AfterImport:
+    """A finder that finds nothing: it lets the real finders find a module, and calls a function once it was executed."""
+
+    def __init__(self):
+        self.wanted = {"torch.optim.optimizer": _load_labels}
+        for name in ("jax", "tensorflow", "cupy", "numba.cuda", "warp"):
+            self.wanted[name] = lambda name=name: _load_frameworks(name)
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch.optim.optimizer":
+        function = self.wanted.pop(name, None)
+        if function is None:
             return None
         try:
-            sys.meta_path.remove(self)
             import importlib.util
 
             spec = importlib.util.find_spec(name)
@@ -54,9 +72,9 @@ class _AfterTorch:
             def exec_module(module):
                 execute(module)
                 try:
-                    _load_labels()
+                    function()
                 except Exception:
-                    sys.modules.pop("tonnage.labels", None)
+                    pass
 
             spec.loader.exec_module = exec_module
             return spec
@@ -94,7 +112,7 @@ def _run_hidden_sitecustomize():
 try:
     import atexit
 
-    sys.meta_path.insert(0, _AfterTorch())
+    sys.meta_path.insert(0, _AfterImport())
     atexit.register(_tell_last_error)
 except Exception:
     pass
