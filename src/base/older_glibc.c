@@ -19,6 +19,9 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+// Of pthread_setspecific's value, which it keeps and does not read.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #define HIDDEN __attribute__((visibility("hidden")))
 // `name` calls the version of it that glibc has had since its beginning on x86-64.
 #define USE_OLD(result, name, parameters, arguments) \
@@ -42,11 +45,7 @@ USE_OLD(int, pthread_detach, (pthread_t thread), (thread))
 USE_OLD(int, pthread_join, (pthread_t thread, void** result), (thread, result))
 USE_OLD(int, pthread_key_delete, (pthread_key_t key), (key))
 USE_OLD(void*, pthread_getspecific, (pthread_key_t key), (key))
-// The value is a pointer that is kept, not read.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 USE_OLD(int, pthread_setspecific, (pthread_key_t key, const void* value), (key, value))
-#pragma GCC diagnostic pop
 USE_OLD(int, pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock))
 USE_OLD(int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
 USE_OLD(int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
