@@ -137,10 +137,34 @@ bench: configure-tests
 	bench/truth/run_truth.py rows -j 2 --json $(BUILD)/bench/truth-rows.json
 	test ! -d .programs || bench/truth/run_truth.py programs -j 2 --json $(BUILD)/bench/truth-programs.json
 
+# What packages carry: libraries linked in, no newer glibc than 2.31 needed; the recorder for the pinned PyTorch.
+RECORDER_OF_PACKAGES := build-package/lib/recorder/.made
+$(RECORDER_OF_PACKAGES): $(RECORDER_SOURCES) $(VENV)/.made | build
+	$(TONNAGE) recorder --build $(SITE)/torch --output build-package/lib/recorder --compiler tools/portable_cxx.sh --force --quiet
+	touch $@
+PORTABLE_WHEEL := manylinux_2_31_x86_64
+wheel: $(RECORDER_OF_PACKAGES)
+	test -x build-package/tools/bin/python || $(PYTHON) -m venv build-package/tools
+	build-package/tools/bin/python $(PIP) wheel==0.45.1
+	rm -rf build-package/made && mkdir -p build-package/made dist
+	build-package/tools/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build-package/made . \
+	  -C build-dir=build-package -C cmake.define.TONNAGE_PORTABLE=ON
+	build-package/tools/bin/python -m wheel tags --remove --platform-tag $(PORTABLE_WHEEL) build-package/made/*.whl
+	mv build-package/made/*.whl dist/
+check-wheel: wheel $(VENV)/.made
+	$(PYTHON) tools/check_wheel.py dist --torch $(VENV)/bin/python
+deb: $(RECORDER_OF_PACKAGES)
+	cmake -S . -B build-deb -G Ninja $(CUDA_INCLUDE) -DTONNAGE_PORTABLE=ON -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib \
+	  -DTONNAGE_BUILD_TESTS=OFF -DTONNAGE_BUILD_BENCH=OFF -DTONNAGE_TORCH=OFF
+	cmake --build build-deb --parallel $(JOBS) --target product
+	rm -rf build-deb/lib/recorder && cp -a build-package/lib/recorder build-deb/lib/
+	cd build-deb && cpack -G DEB
+	mkdir -p dist && mv build-deb/tonnage_*.deb dist/
+
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-debug build-coverage
+	rm -rf $(BUILD) build-asan build-tsan build-debug build-coverage build-package build-deb
 distclean: clean
 	rm -rf $(VENV) $(TEST_VENV) $(PROGRAMS_VENV) $(FRAMEWORKS_VENV) .venv-torch* .programs dist

@@ -9,4 +9,16 @@ install(DIRECTORY src/recorder src/abi DESTINATION ${share}/recorder_src
   FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp")
 # Recorders that were built ahead (make), if there are any.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/recorder DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage OPTIONAL FILES_MATCHING PATTERN "*.so")
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Licences of what is compiled in: uPlot always, the rest where it is linked statically.
+install(FILES third_party/NOTICE.md third_party/uplot/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}/third_party)
+if(TONNAGE_PORTABLE)
+  foreach(package libfmt-dev libcli11-dev nlohmann-json3-dev libzstd-dev liblz4-dev zlib1g-dev liblzma-dev libstdc++-12-dev)
+    if(EXISTS /usr/share/doc/${package}/copyright)
+      install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/third_party/licences RENAME ${package})
+    endif()
+  endforeach()
+endif()
+if(EXISTS ${CMAKE_SOURCE_DIR}/docs/tonnage.1)
+  install(FILES docs/tonnage.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()

@@ -19,12 +19,17 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+// Of pthread_setspecific's value, which it keeps and does not read.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #define HIDDEN __attribute__((visibility("hidden")))
 // `name` calls the version of it that glibc has had since its beginning on x86-64.
-#define USE_OLD(result, name, parameters, arguments)       \
-  extern result old_##name parameters;                     \
-  __asm__(".symver old_" #name ", " #name "@GLIBC_2.2.5"); \
-  HIDDEN result name parameters;                           \
+#define USE_OLD(result, name, parameters, arguments) \
+  USE_VERSION("GLIBC_2.2.5", result, name, parameters, arguments)
+#define USE_VERSION(version, result, name, parameters, arguments) \
+  extern result old_##name parameters;                            \
+  __asm__(".symver old_" #name ", " #name "@" version);           \
+  HIDDEN result name parameters;                                  \
   result name parameters { return old_##name arguments; }
 
 USE_OLD(void*, dlopen, (const char* file, int mode), (file, mode))
@@ -37,6 +42,15 @@ USE_OLD(int, pthread_create,
          void* (*start)(void*), void* restrict argument),
         (thread, attributes, start, argument))
 USE_OLD(int, pthread_detach, (pthread_t thread), (thread))
+USE_OLD(int, pthread_join, (pthread_t thread, void** result), (thread, result))
+USE_OLD(int, pthread_key_delete, (pthread_key_t key), (key))
+USE_OLD(void*, pthread_getspecific, (pthread_key_t key), (key))
+USE_OLD(int, pthread_setspecific, (pthread_key_t key, const void* value), (key, value))
+USE_OLD(int, pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock))
+USE_OLD(int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
+USE_OLD(int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
+USE_VERSION("GLIBC_2.3.3", int, pthread_condattr_setclock,
+            (pthread_condattr_t * attributes, clockid_t clock), (attributes, clock))
 USE_OLD(int, pthread_once, (pthread_once_t * once, void (*function)(void)), (once, function))
 USE_OLD(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)), (key, destroy))
 USE_OLD(int, __pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)), (key, destroy))
