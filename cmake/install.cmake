@@ -6,7 +6,7 @@ install(TARGETS tonnage RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY python/tonnage DESTINATION ${share}/python PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY data/ DESTINATION ${share}/data)
 install(DIRECTORY src/recorder src/abi DESTINATION ${share}/recorder_src
-  FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp")
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp" PATTERN "*.def")
 # Recorders that were built ahead (make), if there are any.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/recorder DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage OPTIONAL FILES_MATCHING PATTERN "*.so")
 install(FILES LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a C++ file with one string per file: embed_files.py OUT.cpp HEADER NAMESPACE FUNCTION=FILE..."""
+"""Writes a C++ file with one string per file: embed_files.py OUT.cpp HEADER NAMESPACE FUNCTION=FILE[,FILE...]..."""
 import os
 import sys
 
@@ -21,9 +21,11 @@ def main():
     out, header, namespace = sys.argv[1:4]
     parts = ['// Made by tools/embed_files.py.\n#include "%s"\n\nnamespace %s {\n' % (header, namespace)]
     for argument in sys.argv[4:]:
-        function, path = argument.split("=", 1)
-        with open(path, "rb") as file:
-            data = file.read()
+        function, paths = argument.split("=", 1)
+        data = b""
+        for path in paths.split(","):
+            with open(path, "rb") as file:
+                data += file.read()
         parts.append("std::string_view %s() {\n  static constexpr std::string_view kText(\n%s, %d);\n  return kText;\n}\n"
                      % (function, literal(data), len(data)))
     parts.append("}  // namespace %s\n" % namespace)

@@ -9,8 +9,16 @@ import gc
 import os
 import sys
 
-# tonnage::record::Category
-PARAMETER, GRADIENT, OPTIMIZER_STATE, BUFFER = 1, 2, 3, 8
+# categories: made by tools/gen_categories.py
+PARAMETER = 1
+GRADIENT = 2
+OPTIMIZER_STATE = 3
+ACTIVATION = 4
+INPUT = 5
+WORKSPACE = 6
+TEMPORARY = 7
+BUFFER = 8
+# end of categories
 
 # Gradients keep their places in most programs; their names are told in the first steps, and the states' also now and then.
 NAMED_STEPS = 3

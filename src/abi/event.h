@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "abi/categories.h"
+
 namespace tonnage::abi {
 
 // Serialised: append only, never renumber.
@@ -85,23 +87,6 @@ enum class Phase : uint8_t {
   kOptimizer = 4,
   kData = 5,
   kEval = 6,
-};
-
-// What a byte is for. The report's rows, in this order.
-enum class Category : uint8_t {
-  kUnknown = 0,
-  kParameter = 1,
-  kGradient = 2,
-  kOptimizerState = 3,
-  kActivation = 4,
-  kInput = 5,
-  kWorkspace = 6,  // cuBLAS, cuDNN and other library scratch
-  kTemporary = 7,  // made and freed inside one operator or phase
-  kBuffer = 8,     // module buffers
-  kRounding = 9,   // allocated minus requested
-  kCached = 10,    // reserved minus allocated
-  kContext = 11,   // CUDA context and machine code; modelled
-  kOther = 12,     // device allocations that are not PyTorch's
 };
 
 inline constexpr uint32_t kNoId = 0;  // string 0 is "", stack 0 is empty

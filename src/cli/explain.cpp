@@ -10,10 +10,11 @@
 #include "cards/catalogue.h"
 #include "cli/exit_codes.h"
 #include "cli/explain_input.h"
-#include "cli/explain_json.h"
 #include "cli/explain_text.h"
 #include "cli/exports.h"
 #include "cli/output.h"
+#include "report/explain_json.h"
+#include "report/html.h"
 #include "report/text.h"
 #include "report/words/words.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 using analysis::Explanation;
 using analysis::PeakMetric;
+using report::CheckRow;
 
 struct Output {
   bool json = false, force = false;
@@ -104,7 +106,7 @@ Result<void> run_explain(const ExplainOptions& options) {
     return written.error();
   std::string text;
   if (options.output.json) {
-    text = explanations_to_json(explanations);
+    text = report::explanations_to_json(explanations);
   } else {
     for (const Explanation& explanation : explanations) {
       if (!text.empty()) text += "\n";
@@ -127,24 +129,33 @@ std::string reservation(const Explanation& side) {
 }
 
 struct DiffOptions {
-  std::string before, after;
+  std::string before, after, html;
   Output output;
 };
 
 Result<void> run_diff(const DiffOptions& options) {
-  Explanation sides[2];
+  ExportFiles page;
+  page.html = options.html;
+  if (auto fine = check_exports(page, options.output.force); !fine) return fine.error();
+  std::vector<Explanation> sides(2);
   for (int i = 0; i < 2; ++i) {
     auto record = open_record_input(i == 0 ? options.before : options.after);
     if (!record) return record.error();
     sides[i] = analysis::explain(*record);
   }
   const analysis::Diff diff = analysis::diff(sides[0], sides[1]);
-  std::vector<DiffNote> notes;
+  std::vector<report::DiffNote> notes;
   for (const Explanation& side : sides) {
     if (std::string text = reservation(side); !text.empty())
       notes.push_back({side.source, std::move(text)});
   }
-  return deliver(options.output.json ? diff_to_json(diff, notes)
+  if (!options.html.empty()) {
+    if (auto written =
+            write_file(options.html, report::render_html(sides, {}, &diff), options.output.force);
+        !written)
+      return written.error();
+  }
+  return deliver(options.output.json ? report::diff_to_json(diff, notes)
                                      : render_diff(diff, notes, text_options(options.output)),
                  options.output);
 }
@@ -254,7 +265,7 @@ Result<bool> run_check(const CheckOptions& options) {
 
   std::string text;
   if (options.output.json) {
-    text = check_to_json(options.file, metric_name, rows, passed);
+    text = report::check_to_json(options.file, metric_name, rows, passed);
   } else {
     for (const CheckRow& row : rows)
       text += wrap_text(row.text, 100, row.passed ? "ok      " : "FAILED  ", "        ");
@@ -305,6 +316,9 @@ Examples:
 A side that ran out of memory, failed or was cut is said to be so: its figures end there.)");
   diff->add_option("before", diff_options->before, "The old one")->required()->type_name("FILE");
   diff->add_option("after", diff_options->after, "The new one")->required()->type_name("FILE");
+  diff->add_option("--html", diff_options->html,
+                   "Also write both side by side as one HTML file, for a browser, offline")
+      ->type_name("FILE");
   add_output_options(diff, diff_options->output);
   diff->callback([diff_options, &exit_code] {
     const auto done = run_diff(*diff_options);

@@ -8,7 +8,7 @@
 #include "cli/output.h"
 #include "report/csv_export.h"
 #include "report/html.h"
-#include "report/trace_export.h"
+#include "report/perfetto_export.h"
 
 namespace tonnage::cli {
 
@@ -18,10 +18,10 @@ void add_export_options(CLI::App* command, ExportFiles& files) {
                    "Also write the report with its charts as one HTML file, for a browser, offline")
       ->type_name("FILE");
   command
-      ->add_option(
-          "--trace", files.trace,
-          "Also write the course of memory as a trace for ui.perfetto.dev or chrome://tracing")
-      ->type_name("FILE.json");
+      ->add_option("--perfetto", files.perfetto,
+                   "Also write the course of memory for ui.perfetto.dev or chrome://tracing")
+      ->type_name("FILE");
+  command->add_option("--trace", files.perfetto, "The older name of --perfetto")->group("");
   command
       ->add_option("--csv", files.csv,
                    "Also write a table of all allocations: life, size, category, line, whether "
@@ -35,7 +35,7 @@ void add_export_options(CLI::App* command, ExportFiles& files) {
 
 Result<void> check_exports(const ExportFiles& files, bool force) {
   std::set<std::string> seen;
-  for (const std::string& file : {files.html, files.trace, files.csv, files.csv_events}) {
+  for (const std::string& file : {files.html, files.perfetto, files.csv, files.csv_events}) {
     if (file.empty()) continue;
     std::error_code ignored;
     const bool regular =
@@ -63,8 +63,8 @@ Result<void> write_exports(const std::vector<analysis::Explanation>& explanation
     std::function<bool(const report::Sink&)> write;
   };
   const std::array<Table, 3> tables = {
-      {{files.trace,
-        [&](const report::Sink& sink) { return report::write_trace(explanations, sink); }},
+      {{files.perfetto,
+        [&](const report::Sink& sink) { return report::write_perfetto(explanations, sink); }},
        {files.csv,
         [&](const report::Sink& sink) { return report::write_allocations_csv(explanations, sink); }},
        {files.csv_events,

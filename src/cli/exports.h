@@ -1,4 +1,4 @@
-// The files that `run`, `report` and `explain` can write beside their answer: --html, --trace,
+// The files that `run`, `report` and `explain` can write beside their answer: --html, --perfetto,
 // --csv, --csv-events.
 #pragma once
 
@@ -12,9 +12,9 @@
 namespace tonnage::cli {
 
 struct ExportFiles {
-  std::string html, trace, csv, csv_events;
+  std::string html, perfetto, csv, csv_events;
   bool any() const {
-    return !html.empty() || !trace.empty() || !csv.empty() || !csv_events.empty();
+    return !html.empty() || !perfetto.empty() || !csv.empty() || !csv_events.empty();
   }
 };
 

@@ -24,6 +24,16 @@ std::string escape_text(const std::string& text) {
   return out;
 }
 
+// The categories' colours as custom properties of CSS, from the one list of categories.
+std::string category_colors() {
+  std::string white, black;
+  for (const abi::CategoryInfo& info : abi::kCategories) {
+    white += std::string(" --") + info.name + ": " + info.color_on_white + ";";
+    black += std::string(" --") + info.name + ": " + info.color_on_black + ";";
+  }
+  return ":root {" + white + " }\n@media (prefers-color-scheme: dark) { :root {" + black + " } }";
+}
+
 }  // namespace
 
 std::string escape_for_script(const std::string& json) {
@@ -49,16 +59,19 @@ std::string escape_for_script(const std::string& json) {
 }
 
 std::string render_html(const std::vector<analysis::Explanation>& explanations,
-                        const HtmlLimits& limits) {
+                        const HtmlLimits& limits, const analysis::Diff* diff) {
   std::string name = explanations.size() == 1 ? explanations[0].source : "";
   if (const size_t slash = name.rfind('/'); slash != std::string::npos)
     name = name.substr(slash + 1);
-  const std::string title =
-      name.empty() || name == "-" ? "Tonnage" : escape_text(name) + " – Tonnage";
-  const std::string data = escape_for_script(html_data(explanations, limits));
-  const std::array<std::pair<std::string_view, std::string_view>, 7> parts = {
+  const std::string title = diff                          ? "Difference – Tonnage"
+                            : name.empty() || name == "-" ? "Tonnage"
+                                                          : escape_text(name) + " – Tonnage";
+  const std::string colors = category_colors();
+  const std::string data = escape_for_script(html_data(explanations, limits, diff));
+  const std::array<std::pair<std::string_view, std::string_view>, 8> parts = {
       {{"{{title}}", title},
        {"{{uplot_css}}", uplot_css()},
+       {"{{colors}}", colors},
        {"{{css}}", page_css()},
        {"{{uplot_js}}", uplot_js()},
        {"{{data}}", data},

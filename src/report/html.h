@@ -3,14 +3,16 @@
 //
 // It holds the JSON report unchanged and, beside it, what the charts need: the timeline by category
 // in at most kSeriesPoints shares of the events (each at its own peak, so peaks are exact), the
-// lives of all blocks and segments, from which the page makes the segment map of any moment
-// (html_lives.h), maps at chosen moments, and the live memory at the peak by stack and by module.
+// lives of all blocks and segments, from which the page makes the table of all allocations and, of
+// any moment, the segment map and the live memory by stack (html_lives.h), maps at chosen moments,
+// and the live memory at the peak by stack and by module.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "analysis/diagnosis/findings.h"
+#include "analysis/diagnosis/findings_diff.h"
 
 namespace tonnage::report {
 
@@ -19,6 +21,8 @@ inline constexpr size_t kMapMoments = 16;  // of one device
 inline constexpr size_t kLivesBytes =
     20 << 20;  // of one page: beyond it, a moment that the reader holds shows the nearest stored
                // map, and the page says so
+inline constexpr size_t kTableBlocks =
+    100'000;  // of one device: where not every life is in the page, its largest blocks are
 inline constexpr size_t kMapBlocks =
     6000;  // of one map; beyond it, small neighbours in the same state are drawn as one
 
@@ -28,12 +32,13 @@ struct HtmlLimits {
 
 // Explanations of records and logs; several get a chooser. Cost: about one replay of the
 // allocator's events for each map.
+// With diff, two explanations are shown side by side.
 std::string render_html(const std::vector<analysis::Explanation>& explanations,
-                        const HtmlLimits& limits = {});
+                        const HtmlLimits& limits = {}, const analysis::Diff* diff = nullptr);
 
 // The data in the page as JSON, not yet escaped for HTML.
 std::string html_data(const std::vector<analysis::Explanation>& explanations,
-                      const HtmlLimits& limits = {});
+                      const HtmlLimits& limits = {}, const analysis::Diff* diff = nullptr);
 
 // JSON that may stand inside a <script> element: no "<", ">", "&", U+2028 or U+2029 remain.
 std::string escape_for_script(const std::string& json);

@@ -6,7 +6,8 @@
 
 namespace tonnage::report {
 
-std::string_view page_html();  // with {{title}}, {{css}}, {{uplot}}, {{data}}, {{segments_js}} and
+std::string_view page_html();  // with {{title}}, {{uplot_css}}, {{colors}}, {{css}}, {{uplot_js}},
+                               // {{data}}, {{segments_js}} and
                                // {{js}} to fill in
 std::string_view page_css();
 std::string_view page_js();

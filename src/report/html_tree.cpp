@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "analysis/timeline/breakdown.h"
-#include "analysis/timeline/stacks.h"
+#include "report/html_sites.h"
 
 namespace tonnage::report {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using namespace analysis;
 
-constexpr size_t kMaxDepth = 100;     // of runaway recursion only the outer part is shown
+constexpr size_t kMaxDepth = 100;     // of a module's path
 constexpr uint64_t kSmallest = 2000;  // a child needs this part of the root
 
 struct Node {
@@ -73,20 +73,6 @@ std::string frame_text(const record::Record& record, const abi::Frame& frame) {
   return text.empty() ? "(no name)" : text;
 }
 
-// Outermost first.
-std::vector<std::string> shown_frames(const record::Record& record, uint32_t stack) {
-  std::vector<std::string> own, all;
-  if (stack >= record.stacks.size()) return all;
-  const auto& frames = record.stacks[stack];
-  for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
-    const FileOwner owner = owner_of(record.string(frame->file));
-    const bool shown = owner == FileOwner::kUser || owner == FileOwner::kPackage;
-    if (shown && own.size() < kMaxDepth) own.push_back(frame_text(record, *frame));
-    if (all.size() < kMaxDepth) all.push_back(frame_text(record, *frame));
-  }
-  return own.empty() ? all : own;
-}
-
 const abi::MemoryEvent* event_of(const record::Record& record, const Allocation& allocation) {
   return allocation.before_history || allocation.alloc_event >= record.events.size()
              ? nullptr
@@ -101,7 +87,10 @@ Json tree_by_stack(const Timeline& timeline, int device, uint64_t event) {
   Node root;
   timeline.for_each_live(device, event, [&](const Allocation& allocation) {
     auto [at, made] = frames.try_emplace(allocation.stack);
-    if (made) at->second = shown_frames(record, allocation.stack);
+    if (made) {
+      for (const abi::Frame& frame : shown_frames(record, allocation.stack))
+        at->second.push_back(frame_text(record, frame));
+    }
     Node* node = &root;
     node->add(allocation);
     for (const std::string& name : at->second) (node = &node->child(name))->add(allocation);

@@ -169,29 +169,18 @@ std::string Style::site(const analysis::Site& site, bool function) const {
 }
 
 const char* category_title(analysis::Category category) {
-  using Category = analysis::Category;
-  switch (category) {
-    case Category::kOptimizerState: return "optimizer state";
-    case Category::kContext: return "context and code";
-    case Category::kOther: return "not PyTorch's";
-    default: return analysis::category_name(category);
-  }
+  return abi::category_info(category).title;
 }
 
 Color category_color(analysis::Category category) {
-  using Category = analysis::Category;
   switch (category) {
-    case Category::kParameter:
-    case Category::kBuffer: return Color::kBlue;
-    case Category::kGradient: return Color::kMagenta;
-    case Category::kOptimizerState: return Color::kCyan;
-    case Category::kActivation: return Color::kGreen;
-    case Category::kInput:
-    case Category::kWorkspace:
-    case Category::kTemporary: return Color::kYellow;
-    case Category::kUnknown: return Color::kRed;
-    default: return Color::kDim;
+#define TONNAGE_CATEGORY(enumerator, number, name, title, label, terminal, ...) \
+  case analysis::Category::enumerator:                                          \
+    return Color::terminal;
+#include "abi/categories.def"
+#undef TONNAGE_CATEGORY
   }
+  return Color::kDim;
 }
 
 }  // namespace tonnage::report

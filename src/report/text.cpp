@@ -274,13 +274,8 @@ class Writer {
       }
       return nullptr;
     };
-    for (analysis::Category category :
-         {analysis::Category::kParameter, analysis::Category::kBuffer,
-          analysis::Category::kGradient, analysis::Category::kOptimizerState,
-          analysis::Category::kActivation, analysis::Category::kInput,
-          analysis::Category::kWorkspace, analysis::Category::kTemporary,
-          analysis::Category::kUnknown, analysis::Category::kRounding, analysis::Category::kCached,
-          analysis::Category::kOther, analysis::Category::kContext}) {
+    for (const abi::CategoryInfo& info : abi::kCategories) {
+      const analysis::Category category = info.category;
       const BreakdownRow* row = bytes_in(now, category);
       const BreakdownRow* second =
           other != nullptr ? bytes_in(other->breakdown, category) : nullptr;

@@ -12,7 +12,7 @@
 
 #include "analysis/analysis_builder.h"
 #include "report/csv_export.h"
-#include "report/trace_export.h"
+#include "report/perfetto_export.h"
 #include "report/words/words.h"
 #include "sources/snapshot/snapshot_reader.h"
 
@@ -59,9 +59,9 @@ struct Sample {
 };
 
 json trace_of(const std::vector<analysis::Explanation>& explanations,
-              const TraceLimits& limits = {}) {
+              const PerfettoLimits& limits = {}) {
   std::string text;
-  EXPECT_TRUE(write_trace(
+  EXPECT_TRUE(write_perfetto(
       explanations,
       [&](std::string_view piece) {
         text += piece;
@@ -352,7 +352,7 @@ TEST(TraceExport, WithoutTimesEventsAreCounted) {
 TEST(TraceExport, AFullDiskStopsIt) {
   Sample sample;
   int pieces = 0;
-  EXPECT_FALSE(write_trace(explained(sample.b), [&](std::string_view) {
+  EXPECT_FALSE(write_perfetto(explained(sample.b), [&](std::string_view) {
     ++pieces;
     return false;
   }));

@@ -11,6 +11,7 @@
 // missing.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "analysis/report.h"
@@ -18,13 +19,14 @@
 
 namespace tonnage::analysis {
 
+using abi::kCategoryCount;
+
 // In the order of the report's rows.
-inline constexpr Category kRowOrder[] = {
-    Category::kParameter,  Category::kBuffer,   Category::kGradient,  Category::kOptimizerState,
-    Category::kActivation, Category::kInput,    Category::kWorkspace, Category::kTemporary,
-    Category::kUnknown,    Category::kRounding, Category::kCached,    Category::kOther,
-    Category::kContext};
-inline constexpr size_t kCategoryCount = 13;
+inline constexpr auto kRowOrder = [] {
+  std::array<Category, kCategoryCount> order{};
+  for (size_t i = 0; i < kCategoryCount; ++i) order[i] = abi::kCategories[i].category;
+  return order;
+}();
 
 // After the event. Cost: proportional to the live set.
 Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event);

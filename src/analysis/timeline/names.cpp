@@ -3,24 +3,7 @@
 
 namespace tonnage::analysis {
 
-const char* category_name(Category category) {
-  switch (category) {
-    case Category::kParameter: return "parameters";
-    case Category::kGradient: return "gradients";
-    case Category::kOptimizerState: return "optimizer_state";
-    case Category::kActivation: return "activations";
-    case Category::kInput: return "inputs";
-    case Category::kWorkspace: return "workspaces";
-    case Category::kTemporary: return "temporaries";
-    case Category::kBuffer: return "buffers";
-    case Category::kRounding: return "rounding";
-    case Category::kCached: return "cached";
-    case Category::kContext: return "context";
-    case Category::kOther: return "other";
-    case Category::kUnknown: break;
-  }
-  return "unknown";
-}
+const char* category_name(Category category) { return abi::category_info(category).name; }
 
 const char* phase_name(Phase phase) {
   switch (phase) {

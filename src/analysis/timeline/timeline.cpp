@@ -291,7 +291,9 @@ struct Timeline::Builder {
   }
 
   void label(const MemoryEvent& event) {
-    if (event.value == 0 || event.value > static_cast<uint64_t>(Category::kBuffer)) return;
+    if (event.value >= abi::kCategoryCount ||
+        !abi::category_info(static_cast<Category>(event.value)).is_label)
+      return;
     // Addresses are unique in a process, whatever the card: the recorder does not say which card a
     // label's is on.
     uint64_t tag = out.allocations_.size();

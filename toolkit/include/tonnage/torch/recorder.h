@@ -31,13 +31,16 @@ namespace tonnage {
 
 // What the bytes of a tensor are for (the rows of Tonnage's report that a program can know).
 enum class MemoryCategory : uint8_t {
+  // categories: made by tools/gen_categories.py
   kParameter = 1,
   kGradient = 2,
   kOptimizerState = 3,
   kActivation = 4,
   kInput = 5,
   kWorkspace = 6,
+  kTemporary = 7,
   kBuffer = 8,
+  // end of categories
 };
 
 struct MemoryLabel {

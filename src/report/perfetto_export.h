@@ -16,16 +16,16 @@ namespace tonnage::report {
 // Viewers load the whole file. Up to these numbers everything is written; beyond them counters keep
 // the peak of each equal share of the events, and the smallest blocks are left out (the trace's
 // otherData says how many).
-inline constexpr size_t kTraceCounterPoints = 200'000;
-inline constexpr size_t kTraceBlocks = 100'000;
+inline constexpr size_t kPerfettoCounterPoints = 200'000;
+inline constexpr size_t kPerfettoBlocks = 100'000;
 
-struct TraceLimits {
-  size_t counter_points = kTraceCounterPoints;
-  size_t blocks = kTraceBlocks;  // of one device
+struct PerfettoLimits {
+  size_t counter_points = kPerfettoCounterPoints;
+  size_t blocks = kPerfettoBlocks;  // of one device
 };
 
 // Logs are left out: they have no events. False: the sink refused.
-bool write_trace(const std::vector<analysis::Explanation>& explanations, const Sink& sink,
-                 const TraceLimits& limits = {});
+bool write_perfetto(const std::vector<analysis::Explanation>& explanations, const Sink& sink,
+                    const PerfettoLimits& limits = {});
 
 }  // namespace tonnage::report

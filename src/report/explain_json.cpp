@@ -1,11 +1,11 @@
-#include "cli/explain_json.h"
+#include "report/explain_json.h"
 
 #include <nlohmann/json.hpp>
 
 #include "report/json.h"
 #include "report/words/words.h"
 
-namespace tonnage::cli {
+namespace tonnage::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -228,4 +228,4 @@ std::string check_to_json(const std::string& source, const std::string& metric,
                {"checks", std::move(checks)}});
 }
 
-}  // namespace tonnage::cli
+}  // namespace tonnage::report

@@ -1,4 +1,4 @@
-#include "report/trace_export.h"
+#include "report/perfetto_export.h"
 
 #include <algorithm>
 #include <map>
@@ -29,9 +29,9 @@ std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-class TraceWriter {
+class PerfettoWriter {
  public:
-  TraceWriter(const Sink& sink, const TraceLimits& limits) : out_(sink), limits_(limits) {}
+  PerfettoWriter(const Sink& sink, const PerfettoLimits& limits) : out_(sink), limits_(limits) {}
 
   bool write(const std::vector<Explanation>& explanations) {
     out_.put("{\"traceEvents\":[");
@@ -414,7 +414,7 @@ class TraceWriter {
   }
 
   SinkBuffer out_;
-  const TraceLimits& limits_;
+  const PerfettoLimits& limits_;
   const Timeline* timeline_ = nullptr;
   const record::Record* record_ = nullptr;
   std::unordered_map<uint32_t, std::string> stack_texts_;
@@ -429,9 +429,9 @@ class TraceWriter {
 
 }  // namespace
 
-bool write_trace(const std::vector<Explanation>& explanations, const Sink& sink,
-                 const TraceLimits& limits) {
-  return TraceWriter(sink, limits).write(explanations);
+bool write_perfetto(const std::vector<Explanation>& explanations, const Sink& sink,
+                    const PerfettoLimits& limits) {
+  return PerfettoWriter(sink, limits).write(explanations);
 }
 
 }  // namespace tonnage::report

@@ -6,7 +6,7 @@
 #include "analysis/diagnosis/findings.h"
 #include "analysis/diagnosis/findings_diff.h"
 
-namespace tonnage::cli {
+namespace tonnage::report {
 
 inline constexpr int kExplainSchema = 1;
 
@@ -27,4 +27,4 @@ std::string diff_to_json(const analysis::Diff& diff, const std::vector<DiffNote>
 std::string check_to_json(const std::string& source, const std::string& metric,
                           const std::vector<CheckRow>& rows, bool passed);
 
-}  // namespace tonnage::cli
+}  // namespace tonnage::report
