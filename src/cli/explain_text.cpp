@@ -145,11 +145,11 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
   return out;
 }
 
-std::string render_diff(const Diff& diff, const std::vector<DiffNote>& notes,
+std::string render_diff(const Diff& diff, const std::vector<report::DiffNote>& notes,
                         const report::TextOptions& options) {
   const Style style(options);
   std::string out = style.safe(diff.before) + "  ->  " + style.safe(diff.after) + "\n";
-  for (const DiffNote& note : notes)
+  for (const report::DiffNote& note : notes)
     out += wrap_text(style.safe(note.source + ": " + note.text), prose_width(style), "! ", "  ");
   for (const DeviceDiff& device : diff.devices) {
     out += "\n" + style.paint(fmt::format("GPU {}", device.device), Color::kBold) + "\n";

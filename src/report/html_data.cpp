@@ -82,7 +82,7 @@ std::string html_data(const std::vector<Explanation>& explanations, const HtmlLi
     categories.push_back({{"name", info.name}, {"title", info.title}});
   return Json{{"map_blocks", kMapBlocks},
               {"categories", std::move(categories)},
-              {"diff", diff ? Json::parse(diff_to_json(*diff)) : Json(nullptr)},
+              {"diff", diff ? Json::parse(diff_to_json(*diff, {})) : Json(nullptr)},
               {"explanations", std::move(list)}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
