@@ -1,21 +1,16 @@
 #include "sources/messages/log_reader.h"
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
-#include <map>
 #include <utility>
 
-#include "sources/messages/log_scan.h"
+#include "sources/messages/log_lines.h"
 #include "sources/messages/message_table.h"
 #include "sources/messages/trigger_index.h"
 
 namespace tonnage::sources {
 namespace {
 
-constexpr size_t kMaxLine = 64 << 10;
 constexpr size_t kMaxMessages = 1000;
-constexpr size_t kMaxFrames = 200;
 constexpr size_t kWindowLines = 8;  // a wrapped message, or one with its fields below each other
 constexpr size_t kBfcWindowLines =
     4000;  // TensorFlow prints a long list of chunks before its statistics
@@ -58,39 +53,6 @@ constexpr std::string_view kTriggers[] = {"ut of memory",
                                           "Attempting to",
                                           "Allocation on device"};
 
-// Terminal colours and carriage returns of progress bars are not part of the text.
-std::string clean(std::string_view line) {
-  if (const size_t carriage = line.rfind('\r');
-      carriage != std::string_view::npos && carriage + 1 < line.size())
-    line.remove_prefix(carriage + 1);
-  std::string out;
-  out.reserve(line.size());
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '\x1b' && i + 1 < line.size() && line[i + 1] == '[') {
-      i += 2;
-      while (i < line.size() && !(line[i] >= '@' && line[i] <= '~')) ++i;
-      continue;
-    }
-    if (line[i] != '\r' && line[i] != '\0') out += line[i];
-  }
-  return out;
-}
-
-// "[rank3]: …", "[default3]:…", "3: …" is not taken: too common.
-std::optional<uint64_t> take_rank(std::string& line) {
-  for (const std::string_view prefix : {"[rank", "[default", "[Rank "}) {
-    const size_t at = line.find(prefix);
-    if (at == std::string::npos || at > 40) continue;
-    LogScan scan(line, at + prefix.size());
-    const auto rank = scan.number();
-    if (!rank || !scan.literal("]")) continue;
-    if (scan.literal(":") && !scan.ended() && line[scan.at()] == ' ') scan.seek(scan.at() + 1);
-    line.erase(0, scan.at());
-    return rank;
-  }
-  return std::nullopt;
-}
-
 bool triggered(std::string_view line) {
   static const TriggerIndex* const index = [] {
     std::vector<std::string_view> literals(std::begin(kTriggers), std::end(kTriggers));
@@ -98,40 +60,6 @@ bool triggered(std::string_view line) {
     return new TriggerIndex(literals);  // lives as long as the program
   }();
   return index->occurs_in(line);
-}
-
-// What loggers put before a message: a time, [rank0], (pid=12), INFO, "name - ", "│".
-std::string_view without_prefix(std::string_view line) {
-  const auto skip = [&](std::string_view characters) {
-    line.remove_prefix(std::min(line.find_first_not_of(characters), line.size()));
-  };
-  for (int i = 0; i < 8; ++i) {
-    skip(" \t|:-,");
-    while (line.starts_with("│")) {
-      line.remove_prefix(std::string_view("│").size());
-      skip(" \t");
-    }
-    if (line.empty()) break;
-    if (line.front() == '[' || (line.front() == '(' && line.find("pid=") < line.find(')'))) {
-      const size_t end = line.find(line.front() == '[' ? ']' : ')');
-      if (end == std::string_view::npos || end > 60) break;
-      line.remove_prefix(end + 1);
-      continue;
-    }
-    // A word of digits and the marks of dates and times; sizes ("20.00 MiB") have no colon, dash or
-    // T.
-    const size_t end = std::min(line.find(' '), line.size());
-    const std::string_view word = line.substr(0, end);
-    const bool time = word.size() >= 4 &&
-                      word.find_first_not_of("0123456789-:./,TZ+") == std::string_view::npos &&
-                      word.find_first_of(":-") != std::string_view::npos;
-    const bool level = word == "INFO" || word == "ERROR" || word == "WARNING" || word == "WARN" ||
-                       word == "INFO:" || word == "ERROR:" || word == "WARNING:" ||
-                       word == "stderr" || word == "stdout";
-    if (!time && !level) break;
-    line.remove_prefix(end);
-  }
-  return line;
 }
 
 // How much of a message was understood.
@@ -148,126 +76,6 @@ int richness(const std::optional<LogOom>& oom) {
            oom->temporaries.has_value() + oom->arguments.has_value();
   return count + static_cast<int>(oom->processes.size());
 }
-
-class Lines {
- public:
-  explicit Lines(Input& input) : input_(input), buffer_(256 << 10) {}
-
-  // False at the end. A read error ends the text and is kept.
-  bool next(std::string& line) {
-    if (!ahead_.empty()) {
-      line = std::move(ahead_.front());
-      ahead_.pop_front();
-      return true;
-    }
-    return read(line);
-  }
-  // The line `index` lines further on, without consuming it.
-  const std::string* peek(size_t index) {
-    while (ahead_.size() <= index) {
-      std::string line;
-      if (!read(line)) return nullptr;
-      ahead_.push_back(std::move(line));
-    }
-    return &ahead_[index];
-  }
-  const std::optional<Error>& error() const { return error_; }
-  bool cut_a_line() const { return cut_; }
-
- private:
-  bool read(std::string& line) {
-    line.clear();
-    bool any = false;
-    for (;;) {
-      if (at_ == size_) {
-        if (ended_) return any;
-        auto got = input_.read(buffer_.data(), buffer_.size());
-        if (!got) error_ = got.error();
-        size_ = got ? *got : 0;
-        at_ = 0;
-        if (size_ == 0) {
-          ended_ = true;
-          return any;
-        }
-      }
-      any = true;
-      const char* start = buffer_.data() + at_;
-      const auto* newline = static_cast<const char*>(std::memchr(start, '\n', size_ - at_));
-      const size_t take = newline ? static_cast<size_t>(newline - start) : size_ - at_;
-      std::string_view part(start, take);
-      // What a progress bar overwrote is not needed.
-      if (part.size() > kMaxLine - line.size()) {
-        if (const size_t carriage = part.rfind('\r');
-            carriage != std::string_view::npos && carriage + 1 < part.size()) {
-          part.remove_prefix(carriage + 1);
-          line.clear();
-        } else if (const size_t earlier = line.rfind('\r'); earlier != std::string::npos) {
-          line.erase(0, earlier + 1);
-        }
-      }
-      const size_t room = kMaxLine - line.size();
-      line.append(part.substr(0, room));
-      cut_ |= part.size() > room;
-      at_ += take + (newline ? 1 : 0);
-      if (newline) return true;
-    }
-  }
-
-  Input& input_;
-  std::vector<char> buffer_;
-  size_t at_ = 0, size_ = 0;
-  bool ended_ = false, cut_ = false;
-  std::optional<Error> error_;
-  std::deque<std::string> ahead_;
-};
-
-// Python's tracebacks, one per rank.
-class Tracebacks {
- public:
-  void line(const std::string& text, std::optional<uint64_t> rank) {
-    if (by_rank_.size() > 1024) by_rank_.clear();
-    Stack& stack = by_rank_[rank ? static_cast<int64_t>(*rank) : -1];
-    if (text.find("Traceback (most recent call last)") != std::string::npos) {
-      stack = {};
-      return;
-    }
-    LogScan scan(text);
-    if (scan.find("File \"")) {
-      LogFrame frame;
-      frame.file = std::string(scan.until("\"", 1000));
-      if (scan.literal("\", line ")) {
-        if (const auto number = scan.number()) {
-          frame.line = static_cast<uint32_t>(std::min<uint64_t>(*number, INT32_MAX));
-          if (scan.literal(", in ")) frame.function = std::string(scan.until("\r\n", 200));
-          if (stack.frames.size() >= kMaxFrames) stack.frames.erase(stack.frames.begin());
-          stack.frames.push_back(std::move(frame));
-          stack.wants_code = true;
-          return;
-        }
-      }
-    }
-    if (stack.wants_code && !stack.frames.empty()) {
-      const size_t first = text.find_first_not_of(" \t");
-      // Python prints the source line deeper than the File line; "^^^^" marks follow.
-      if (first != std::string::npos && first >= 2)
-        stack.frames.back().code = text.substr(first, 300);
-      stack.wants_code = false;
-    }
-  }
-  std::vector<LogFrame> take(std::optional<uint64_t> rank) {
-    Stack& stack = by_rank_[rank ? static_cast<int64_t>(*rank) : -1];
-    std::vector<LogFrame> frames = std::move(stack.frames);
-    stack = {};
-    return frames;
-  }
-
- private:
-  struct Stack {
-    std::vector<LogFrame> frames;
-    bool wants_code = false;
-  };
-  std::map<int64_t, Stack> by_rank_;
-};
 
 // The same failure printed twice: by the exception and by a logger, say.
 bool same_message(const LogOom& a, const LogOom& b) {
