@@ -436,3 +436,144 @@ for _ in range(3):
 """)
     assert result.code == 0, result.err
     assert category_bytes(result.device["peak_allocated"], "parameters") == 4 * (1024 * 1024 + 1024 * 2048 + 2048 * 3072)
+
+
+INFERENCE = """
+import json, sys, torch
+class Block(torch.nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.norm, self.up = torch.nn.LayerNorm(w), torch.nn.Linear(w, w)
+        self.register_buffer("table", torch.zeros(w, w))
+    def forward(self, x): return x + self.up(self.norm(x)) + self.table[0]
+def make():
+    net = torch.nn.Sequential(*[Block(1024) for _ in range(4)]).cuda().eval()
+    return net.requires_grad_(False) if MODE == "frozen" else net
+MODE = sys.argv[1]
+mode = torch.inference_mode if MODE in ("inference", "whole") else torch.no_grad
+if MODE == "whole":
+    with mode(): net = make()
+else: net = make()
+for _ in range(3):
+    with mode(): y = net(torch.randn(64, 1024, device="cuda"))
+print("HELD " + json.dumps({"parameters": sum(p.nbytes for p in net.parameters()), "buffers": sum(b.nbytes for b in net.buffers())}))
+with mode(): net[3](torch.randn(16384, 1024, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference", "whole", "frozen"])
+def test_inference(python, mode):
+    """Without any backward pass: weights and buffers have their names, work its phase and its module."""
+    result = python(INFERENCE, mode)
+    assert result.code == 0, result.err[-3000:]
+    check_adds_up(result.report)
+    said = json.loads(next(line for line in result.out.splitlines() if line.startswith("HELD "))[5:])
+    peak = result.device["peak_allocated"]
+    assert {c: category_bytes(peak, c) for c in said} == said
+    assert peak["moment"]["phase"] == "eval"
+    names = {t["name"] for t in result.device["largest"]}
+    assert "0.table" in names and "0.up.weight" in names, names
+    modules = {t["site"].get("module") for t in result.device["largest"]}
+    assert any(m and m.startswith("3") for m in modules), modules
+
+
+GENERATION = """
+import torch
+class Attention(torch.nn.Module):
+    def __init__(self, w=512, heads=8):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, torch.nn.Linear(w, 3 * w), torch.nn.Linear(w, w)
+    def forward(self, x, cache):
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        k, v = self.update(cache, k, v)
+        return self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, w)), (k, v)
+    def update(self, cache, k, v):
+        return (k, v) if cache is None else (torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2))
+class Static(Attention):
+    def update(self, cache, k, v):
+        if cache is None: cache = self.cache = [torch.zeros(k.shape[0], k.shape[1], 96, k.shape[3], device="cuda") for _ in "kv"]; self.at = 0
+        for whole, new in zip(self.cache, (k, v)): whole[:, :, self.at:self.at + k.shape[2]] = new
+        self.at += k.shape[2]
+        return self.cache
+for kind in (Attention, Static):
+    layer = kind().cuda().eval()
+    with torch.no_grad():
+        y, cache = layer(torch.randn(2, 64, 512, device="cuda"), None)
+        for _ in range(32): y, cache = layer(y[:, -1:], cache)
+    print("CACHE", sum(c.nbytes for c in cache))
+    filler = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    del filler
+    if kind is Attention: del layer, y, cache
+"""
+
+
+def test_a_key_value_cache_has_a_name(python):
+    """Grown by concatenation, and written into memory that was made for it."""
+    result = python(GENERATION)
+    assert result.code == 0, result.err[-3000:]
+    check_adds_up(result.report)
+    sizes = [int(line.split()[1]) for line in result.out.splitlines() if line.startswith("CACHE")]
+    cache = [t for t in result.device["largest"] if t["name"] == "key-value cache"]
+    assert sum(t["size_bytes"] * t.get("count", 1) for t in cache) in sizes, (sizes, result.device["largest"])
+
+
+def test_training_without_torch_optim(python):
+    """Updates through .data with gradients enabled, as fastai's optimizers do: steps, and the optimizer's state."""
+    result = python("""
+import torch
+class Optimizer:
+    def __init__(self, parameters): self.parameters, self.state = list(parameters), {}
+    def step(self):
+        for p in self.parameters:
+            state = self.state.setdefault(p, {})
+            if not state: state["average"], state["square"] = torch.zeros_like(p.grad.data), torch.zeros_like(p.grad.data)
+            p.data.mul_(1 - 1e-4)
+            state["average"].mul_(.9).add_(p.grad.data, alpha=.1)
+            state["square"].mul_(.99).addcmul_(p.grad.data, p.grad.data, value=.01)
+            p.data.addcdiv_(state["average"], state["square"].sqrt() + 1e-5, value=-1e-3)
+            p.grad = None
+model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)).cuda()
+optimizer = Optimizer(model.parameters())
+for _ in range(4):
+    model(torch.randn(64, 512).cuda()).square().mean().backward()
+    optimizer.step()
+held = model(torch.randn(1 << 15, 512, device="cuda"))
+""")
+    assert result.code == 0, result.err[-3000:]
+    check_adds_up(result.report)
+    assert len([s for s in result.device["steps"] if s["complete"]]) == 4
+    peak = result.device["peak_allocated"]
+    assert category_bytes(peak, "optimizer_state") == 2 * category_bytes(peak, "parameters") > 8 << 20
+
+
+def test_no_optimizer_where_there_is_none(python):
+    """Work without gradients between backward passes (FSDP gathers its parameters so) is no optimizer's."""
+    result = python("""
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)).cuda()
+for _ in range(3):
+    with torch.no_grad():
+        gathered = [torch.empty(1 << 22, device="cuda").copy_(torch.ones(1 << 22, device="cuda")) for _ in range(4)]
+    model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    model.zero_grad()
+""")
+    assert result.code == 0, result.err[-3000:]
+    assert category_bytes(result.device["peak_allocated"], "optimizer_state") == 0
+    assert result.device["peak_allocated"]["moment"]["phase"] != "optimizer"
+    assert not result.device["steps"]
+
+
+def test_absent_ranks_are_not_waited_for(python):
+    """PyTorch's fake group: one rank stands for all."""
+    result = python("""
+import time, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", rank=0, world_size=64, store=FakeStore())
+x, begin = torch.full((4,), 7., device="cuda"), time.time()
+for _ in range(3):
+    dist.all_reduce(x)
+    print(x[0].item())
+assert time.time() - begin < 10
+""")
+    assert result.code == 0 and result.out.split() == ["7.0"] * 3, result.err[-3000:]

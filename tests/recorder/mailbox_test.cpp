@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -95,6 +96,29 @@ TEST_F(MailboxTest, WhereARankIsMissingNobodyWaitsLong) {
     post({{12, 0, false, 1, 0}}, {{true, "late"}});
   });
   EXPECT_NE(nullptr, Arrival({12, 0, false, 1, 0}).get(0)) << "all are here";
+  late.join();
+}
+
+TEST_F(MailboxTest, RanksThatAreMissingAreWaitedForOnceInAll) {
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("RANK", "0", 1);
+  announce_rank();
+  set_patience(60, 0.5);
+  const auto start = std::chrono::steady_clock::now();
+  for (uint64_t group : {21, 22, 23})
+    for (int rank : {1, 2, 3}) EXPECT_EQ(nullptr, Arrival({group, 0, false, rank, 0}).get(0));
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(waited.count(), 4 * 0.5) << "not for each rank of each group";
+  // Rank 1 is here after all, in a group of its own time: it is not given up.
+  setenv("RANK", "1", 1);
+  announce_rank();
+  std::thread late([] {
+    usleep(100'000);
+    post({{24, 0, false, 1, 0}}, {{true, "late"}});
+  });
+  EXPECT_EQ(nullptr, Arrival({24, 0, false, 2, 0}).get(0));
+  EXPECT_EQ(nullptr, Arrival({24, 0, false, 3, 0}).get(0));
+  EXPECT_NE(nullptr, Arrival({24, 0, false, 1, 0}).get(0)) << "as many are silent as are missing";
   late.join();
 }
 

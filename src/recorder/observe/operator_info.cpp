@@ -265,6 +265,8 @@ void describe_arguments(OpInfo& info, const c10::FunctionSchema& schema) {
         name == "index" || name == "indices" || name == "mask" || name == "condition";
     info.kinds.push_back(kind_of(*argument.type()));
     info.writes.push_back(write);
+    info.takes_tensors |=
+        info.kinds.back() != ArgumentKind::kOther && info.kinds.back() != ArgumentKind::kDevice;
     info.write_only.push_back(write && (argument.is_out() || (first_overwritten && i == 0)));
     info.any_writes |= write;
     info.may_be_unknown.push_back(moves_elements && !chooses);

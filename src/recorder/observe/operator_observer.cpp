@@ -59,7 +59,7 @@ void outermost_begins(ThreadState& thread, const OpInfo& info, const at::RecordF
     finish_pending_step(/*forward_began=*/false);
   take_stack(thread);
   look_at_parameters(thread, info, f);
-  if (thread.frames.back().from_host) note_update_over();
+  if (thread.frames.back().from_host || !info.takes_tensors) note_new_data();
   emit_phase(thread);
 }
 

@@ -55,6 +55,10 @@ void note_update_over() {
   if (update_runs()) updating.store(false, std::memory_order_relaxed);
 }
 
+void note_new_data() {
+  if (recorder().steps.load(std::memory_order_relaxed) > 0) note_update_over();
+}
+
 void note_parameter_written(bool gradients_enabled) {
   note_update();
   if (optimizer_scope_seen.load(std::memory_order_relaxed)) return;

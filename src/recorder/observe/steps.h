@@ -25,8 +25,11 @@ void note_optimizer_step(ThreadState& thread);
 void note_update();
 void note_parameter_written(bool gradients_enabled);
 bool update_runs();
-// The work above is over: data comes from the host, or a forward pass begins.
+// The work above is over: a forward pass or a backward pass begins.
 void note_update_over();
+// Data came from the host, or a tensor was made of nothing: of the next step, except in the first one,
+// in which an optimizer makes its state.
+void note_new_data();
 
 // A step that is known to be over only now ends. `forward_began`: a parameter is used with
 // gradients; else an operator runs with gradients enabled, which ends updates that were made

@@ -74,13 +74,41 @@ ThrownAway& thrown_away() {
   return instance;
 }
 
-// Ranks that did not answer, by group.
-struct Silent {
-  std::mutex mutex;
-  std::set<std::pair<uint64_t, int>> ranks;
+// Ranks by whether they have answered, in each group. Ranks that are not under this run are waited
+// for once in all: after that a rank of which nothing has come, in any group, is given up at once,
+// unless as many of its group are silent as are missing.
+class Ranks {
+ public:
+  using Rank = std::pair<uint64_t, int>;  // group, rank in it
+
+  bool is_silent(const Rank& rank) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return silent_.count(rank) != 0;
+  }
+  bool counts_as_absent(const Rank& rank, long missing) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!waited_for_absent_ || heard_.count(rank)) return false;
+    long silent = 0;
+    for (const Rank& other : silent_) silent += other.first == rank.first;
+    return silent < missing;
+  }
+  void note_heard(const Rank& rank) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    heard_.insert(rank);
+  }
+  void note_silent(const Rank& rank, bool absent) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    silent_.insert(rank);
+    waited_for_absent_ |= absent;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<Rank> silent_, heard_;
+  bool waited_for_absent_ = false;
 };
-Silent& silent() {
-  static auto& instance = *new Silent;
+Ranks& ranks() {
+  static auto& instance = *new Ranks;
   return instance;
 }
 
@@ -168,37 +196,44 @@ std::string presence_prefix() {
   return text;
 }
 
-bool some_rank_is_missing() {
+// Ranks of this program that are not under this run; 0 where nobody says how many there are.
+long missing_ranks() {
   const char* world = ::getenv("WORLD_SIZE");
   const long expected = world ? std::strtol(world, nullptr, 10) : 0;
-  if (expected < 2 || !::getenv("RANK")) return false;
+  if (expected < 2 || !::getenv("RANK")) return 0;
   DIR* listing = ::opendir(folder().c_str());
-  if (!listing) return false;
+  if (!listing) return 0;
   const std::string prefix = presence_prefix();
   long found = 0;
   while (const dirent* entry = ::readdir(listing))
     found += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
   ::closedir(listing);
-  return found < expected;
+  return std::max(0L, expected - found);
 }
 
-bool wait_for(const MessageName& name, double seconds, std::string* bytes) {
+enum class Waited { kCame, kLate, kAbsent };
+
+Waited wait_for(const MessageName& name, std::string* bytes) {
+  const Ranks::Rank rank(name.group, name.from);
   const std::string path = path_of(name);
+  if (read_file(path, bytes)) return Waited::kCame;
+  if (ranks().is_silent(rank)) return Waited::kLate;
+  if (ranks().counts_as_absent(rank, missing_ranks())) return Waited::kAbsent;
   const double start = now_seconds();
   bool looked = false;
   long pause_ns = 20'000;
   while (!read_file(path, bytes)) {
     const double waited = now_seconds() - start;
-    if (waited > seconds) return false;
+    if (waited > g_patience_seconds.load()) return Waited::kLate;
     if (!looked && waited > g_patience_for_absent_seconds.load()) {
-      if (some_rank_is_missing()) return false;
+      if (missing_ranks() > 0) return Waited::kAbsent;
       looked = true;
     }
     const timespec pause = {0, pause_ns};
     ::nanosleep(&pause, nullptr);
     if (pause_ns < 1'000'000) pause_ns += pause_ns / 2;
   }
-  return true;
+  return Waited::kCame;
 }
 
 }  // namespace
@@ -236,20 +271,16 @@ Arrival::~Arrival() {
 const Contribution* Arrival::get(size_t index) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!taken_ && !folder().empty()) {
-    const std::pair<uint64_t, int> rank(name_.group, name_.from);
-    bool patient = true;
-    {
-      std::lock_guard<std::mutex> reading(silent().mutex);
-      patient = silent().ranks.count(rank) == 0;
-    }
+    const Ranks::Rank rank(name_.group, name_.from);
     std::string bytes;
-    if (wait_for(name_, patient ? g_patience_seconds.load() : 0, &bytes)) {
+    const Waited waited = wait_for(name_, &bytes);
+    if (waited == Waited::kCame) {
       ::unlink(path_of(name_).c_str());
       contents_ = parse(bytes);
       taken_ = true;
-    } else if (patient) {
-      std::lock_guard<std::mutex> writing(silent().mutex);
-      silent().ranks.insert(rank);
+      ranks().note_heard(rank);
+    } else {
+      ranks().note_silent(rank, waited == Waited::kAbsent);
     }
   }
   return index < contents_.size() ? &contents_[index] : nullptr;
