@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "recorder/observe/context.h"
 #include "recorder/observe/labels.h"
@@ -19,7 +20,8 @@ namespace {
 namespace allocator = c10::cuda::CUDACachingAllocator;
 using abi::EventKind;
 
-std::atomic<bool> attached{false};
+std::atomic<bool> attached{false};  // or tried in vain
+std::atomic<bool> traced{false};    // the allocator tells of its blocks
 
 const Frame* innermost_leaf(const ThreadState& thread) {
   for (size_t i = thread.frames.size(); i-- > 0;)
@@ -56,54 +58,68 @@ void copy_context(const abi::MemoryEvent& from, abi::MemoryEvent* to) {
   to->stack = from.stack;
 }
 
+EventKind kind_of(allocator::TraceEntry::Action action) {
+  using Action = allocator::TraceEntry::Action;
+  switch (action) {
+    case Action::ALLOC: return EventKind::kAlloc;
+    case Action::FREE_REQUESTED: return EventKind::kFreeRequested;
+    case Action::FREE_COMPLETED: return EventKind::kFreeCompleted;
+    case Action::SEGMENT_ALLOC: return EventKind::kSegmentAlloc;
+    case Action::SEGMENT_FREE: return EventKind::kSegmentFree;
+    case Action::SEGMENT_MAP: return EventKind::kSegmentMap;
+    case Action::SEGMENT_UNMAP: return EventKind::kSegmentUnmap;
+    case Action::SNAPSHOT: return EventKind::kSnapshot;
+    case Action::OOM: return EventKind::kOom;
+    default: return EventKind::kNone;
+  }
+}
+
+// Most frees are completed within the call that requests them: they have its context.
+void add_context(ThreadState* thread, abi::MemoryEvent& event) {
+  const bool completes = event.kind == EventKind::kFreeCompleted && thread &&
+                         thread->allocations.last_free.address == event.address;
+  if (completes)
+    copy_context(thread->allocations.last_free, &event);
+  else
+    fill_context(&event);
+  if (!thread) return;
+  if (event.kind == EventKind::kFreeRequested) thread->allocations.last_free = event;
+  if (event.kind == EventKind::kFreeCompleted) thread->allocations.last_free.address = 0;
+}
+
+void record_alloc(ThreadState* thread, abi::MemoryEvent& event) {
+  if (thread)
+    for (const Frame& frame : thread->frames)
+      if (frame.from_host) event.flags |= abi::kEventHostSource;
+  bridge().emit(&event);
+  if (thread) remember_alloc(*thread, event.address);
+}
+
+void record(ThreadState* thread, const allocator::TraceEntry& entry) {
+  abi::MemoryEvent event;
+  event.kind = kind_of(entry.action_);
+  if (event.kind == EventKind::kNone) return;
+  event.device = static_cast<uint8_t>(entry.device_ < 0 ? 0 : entry.device_);
+  event.address = static_cast<uint64_t>(entry.addr_);
+  event.size_bytes = static_cast<uint64_t>(entry.size_);
+  event.stream = reinterpret_cast<uint64_t>(entry.stream_);
+  if (event.kind == EventKind::kOom) std::swap(event.value, event.address);  // bytes that were free
+  if (event.kind == EventKind::kFreeRequested) {
+    if (thread) label_if_scratch(*thread, event.address);
+    address_freed(event.address, event.size_bytes);
+  }
+  add_context(thread, event);
+  if (event.kind == EventKind::kAlloc) return record_alloc(thread, event);
+  bridge().emit(&event);
+  if (event.kind == EventKind::kOom) bridge().flush();
+}
+
 // Runs under the allocator's lock: takes no GIL, allocates nothing on the device.
 void on_trace(const allocator::TraceEntry& entry) noexcept {
-  using Action = allocator::TraceEntry::Action;
   try {
-    abi::MemoryEvent event;
-    event.device = static_cast<uint8_t>(entry.device_ < 0 ? 0 : entry.device_);
-    event.address = static_cast<uint64_t>(entry.addr_);
-    event.size_bytes = static_cast<uint64_t>(entry.size_);
-    event.stream = reinterpret_cast<uint64_t>(entry.stream_);
-    ThreadState* thread = thread_state();
-    switch (entry.action_) {
-      case Action::ALLOC: event.kind = EventKind::kAlloc; break;
-      case Action::FREE_REQUESTED:
-        event.kind = EventKind::kFreeRequested;
-        if (thread) label_if_scratch(*thread, event.address);
-        address_freed(event.address, event.size_bytes);
-        break;
-      case Action::FREE_COMPLETED: event.kind = EventKind::kFreeCompleted; break;
-      case Action::SEGMENT_ALLOC: event.kind = EventKind::kSegmentAlloc; break;
-      case Action::SEGMENT_FREE: event.kind = EventKind::kSegmentFree; break;
-      case Action::SEGMENT_MAP: event.kind = EventKind::kSegmentMap; break;
-      case Action::SEGMENT_UNMAP: event.kind = EventKind::kSegmentUnmap; break;
-      case Action::SNAPSHOT: event.kind = EventKind::kSnapshot; break;
-      case Action::OOM:
-        event.kind = EventKind::kOom;
-        event.value = event.address;
-        event.address = 0;
-        break;
-      default: return;
-    }
-    if (event.kind == EventKind::kFreeCompleted && thread &&
-        thread->allocations.last_free.address == event.address) {
-      // Most frees are completed within the call that requests them.
-      copy_context(thread->allocations.last_free, &event);
-    } else {
-      fill_context(&event);
-    }
-    if (event.kind == EventKind::kFreeRequested && thread) thread->allocations.last_free = event;
-    if (event.kind == EventKind::kFreeCompleted && thread)
-      thread->allocations.last_free.address = 0;
-    if (event.kind == EventKind::kAlloc && thread)
-      for (const Frame& frame : thread->frames)
-        if (frame.from_host) event.flags |= abi::kEventHostSource;
-    bridge().emit(&event);
-    if (event.kind == EventKind::kAlloc && thread) remember_alloc(*thread, event.address);
-    if (event.kind == EventKind::kOom) bridge().flush();
+    record(thread_state(), entry);
   } catch (...) {
-    recorder().counters.exceptions.fetch_add(1, std::memory_order_relaxed);
+    count_exception();
   }
 }
 
@@ -115,10 +131,11 @@ void attach_allocator() {
   if (!current || !current->initialized() || attached.exchange(true)) return;
   try {
     current->attachAllocatorTraceTracker(&on_trace);
+    traced = true;
   } catch (const std::exception&) {
     message("The allocator \"" + current->name() +
-                "\" tells nothing about its blocks; only device memory is followed",
-            true);
+                "\" does not tell of its tensors: device memory is followed, by line and operator",
+            false);
   }
 }
 
@@ -146,7 +163,7 @@ void label_scratch(ThreadState& thread, Frame& frame) {
 
 void record_counters() {
   auto* current = allocator::get();
-  if (!attached.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
+  if (!traced.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
   constexpr size_t kAll =
       0;  // StatType::AGGREGATE; the enumeration moved between namespaces, its first value did not
   int devices = static_cast<int>(bridge().session ? bridge().session->device_count : 1);

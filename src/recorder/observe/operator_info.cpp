@@ -132,7 +132,7 @@ bool makes_masks(std::string_view name) {
 
 // Neighbour lists are made with these: differences and distances of positions, periodic boxes,
 // bounds, and what picks positions by index. (What masks are made with reaches as far.)
-bool makes_distances(std::string_view name) {
+const Names& distance_operators() {
   static const Names& names = *new Names{"aten::_cdist_forward",
                                          "aten::_pdist_forward",
                                          "aten::linalg_vector_norm",
@@ -197,11 +197,11 @@ bool makes_distances(std::string_view name) {
                                          "aten::isnan",
                                          "aten::bitwise_and",
                                          "aten::bitwise_or"};
-  return names.count(name) != 0;
+  return names;
 }
 
 Reach reach_of(std::string_view name) {
-  if (makes_distances(name)) return Reach::kPositions;
+  if (distance_operators().count(name)) return Reach::kPositions;
   return makes_masks(name) ? Reach::kMasks : Reach::kSmall;
 }
 

@@ -137,9 +137,21 @@ void forget_written(const OpInfo& info, Values inputs) {
   }
 }
 
+// Calls f(tensor, result, element in a list or -1) for results on the device that are no arguments.
+template <class F>
+void for_each_result(const OpInfo& info, Values outputs, F f) {
+  for (size_t i = 0; i < outputs.size(); i++) {
+    if (info.result_is_argument[i]) continue;
+    for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
+      if (t.defined() && device::has(t)) f(t, i, element);
+    });
+  }
+}
+
 void forget_results(const OpInfo& info, Values outputs) {
-  for (size_t i = 0; i < outputs.size(); i++)
-    if (!info.result_is_argument[i]) forget_argument(info.result_kinds[i], outputs[i]);
+  for_each_result(info, outputs, [](const at::Tensor& t, size_t, int) {
+    if (device::plain(t)) forget(t);
+  });
 }
 
 // --- Loading ---
@@ -296,14 +308,11 @@ void finish_partial(const OpInfo& info, PendingCompute& pending, Values outputs)
   for (size_t i = 0; i < pending.written.size(); i++)
     store_both(pending.written[i].device, pending.written[i].copy,
                done ? other.written[i].copy : at::Tensor());
-  for (size_t i = 0; i < outputs.size(); i++) {
-    if (info.result_is_argument[i]) continue;
-    for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
-      if (!t.defined() || !device::has(t) || !device::plain(t)) return;
-      store_both(t, done ? result_at(results, i, element) : at::Tensor(),
-                 done ? result_at(others, i, element) : at::Tensor());
-    });
-  }
+  for_each_result(info, outputs, [&](const at::Tensor& t, size_t i, int element) {
+    if (!device::plain(t)) return;
+    store_both(t, done ? result_at(results, i, element) : at::Tensor(),
+               done ? result_at(others, i, element) : at::Tensor());
+  });
 }
 
 // Whether the results are on the device and small enough to be computed.
@@ -313,17 +322,13 @@ struct Results {
   Results(const OpInfo& info, const PendingCompute& pending, Values outputs) {
     wanted = !pending.written.empty() || pending.has_results;
     for (const auto& w : pending.written) need_budget |= needs_budget(info, w.device);
-    for (size_t i = 0; i < outputs.size(); i++) {
-      if (info.result_is_argument[i]) continue;
-      for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int) {
-        if (!t.defined() || !device::has(t)) return;
-        wanted = true;
-        if (!device::plain(t) || !small_enough(info, t))
-          fit = false;
-        else
-          need_budget |= needs_budget(info, t);
-      });
-    }
+    for_each_result(info, outputs, [&](const at::Tensor& t, size_t, int) {
+      wanted = true;
+      if (!device::plain(t) || !small_enough(info, t))
+        fit = false;
+      else
+        need_budget |= needs_budget(info, t);
+    });
   }
 };
 
@@ -355,14 +360,10 @@ bool finish_compute(ThreadState& thread, const OpInfo& info, PendingCompute& pen
   const bool assumed = done && any_input_assumed(info, pending);
   for (const auto& w : pending.written)
     store_result(w.device, done ? w.copy : at::Tensor(), assumed);
-  for (size_t i = 0; i < outputs.size(); i++) {
-    if (info.result_is_argument[i]) continue;
-    for_each_tensor(info.result_kinds[i], outputs[i], [&](const at::Tensor& t, int element) {
-      if (!t.defined() || !device::has(t) || !device::plain(t)) return;
-      const bool has_value = done && wanted.fit;
-      store_result(t, has_value ? result_at(results, i, element) : at::Tensor(), assumed);
-    });
-  }
+  for_each_result(info, outputs, [&](const at::Tensor& t, size_t i, int element) {
+    if (!device::plain(t)) return;
+    store_result(t, done && wanted.fit ? result_at(results, i, element) : at::Tensor(), assumed);
+  });
   return done;
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "recorder/state.h"
@@ -111,6 +112,21 @@ Statistic quantiles(const std::shared_ptr<LazyNumber>& mean, const PendingStatis
   return s;
 }
 
+// What the first result of the operator is.
+Statistic first_result(const OpInfo& info, const PendingStatistic& pending,
+                       const std::shared_ptr<LazyNumber>& mean, const at::Tensor& result) {
+  const std::string_view name = std::string_view(info.name).substr(sizeof "aten::" - 1);
+  if (name == "min" || name == "amin" || name == "aminmax") return at_position(mean, 0);
+  if (name == "max" || name == "amax") return at_position(mean, 1);
+  if (name == "quantile" || name == "nanquantile") return quantiles(mean, pending, result);
+  if (name == "sort" || name == "topk") return in_order(mean, pending, result);
+  if (name == "std" || name == "std_mean") return of_kind(mean, Statistic::Kind::kDeviation);
+  if (name == "var" || name == "var_mean") return of_kind(mean, Statistic::Kind::kVariance);
+  if (name != "kthvalue") return at_position(mean, 0.5f);  // mean, median
+  const int64_t last = std::max<int64_t>(pending.size - 1, 1);
+  return at_position(mean, static_cast<float>(pending.k - 1) / static_cast<float>(last));
+}
+
 }  // namespace
 
 std::unique_ptr<PendingStatistic> begin_statistic(const OpInfo& info,
@@ -149,28 +165,9 @@ void end_statistic(const OpInfo& info, const PendingStatistic& pending,
   const bool small = first.numel() <= kMostResults;
   if (!small && !info.is("aten::sort")) return;
   const auto mean = mean_of(pending.storage, pending.version);
-  using Kind = Statistic::Kind;
-  if (info.is("aten::min") || info.is("aten::amin")) {
-    keep(first, at_position(mean, 0));
-  } else if (info.is("aten::max") || info.is("aten::amax")) {
-    keep(first, at_position(mean, 1));
-  } else if (info.is("aten::aminmax")) {
-    keep(first, at_position(mean, 0));
-    keep(second, at_position(mean, 1));
-  } else if (info.is("aten::mean") || info.is("aten::median") || info.is("aten::nanmedian")) {
-    keep(first, at_position(mean, 0.5f));
-  } else if (info.is("aten::quantile") || info.is("aten::nanquantile")) {
-    keep(first, quantiles(mean, pending, first));
-  } else if (info.is("aten::kthvalue")) {
-    const int64_t last = std::max<int64_t>(pending.size - 1, 1);
-    keep(first, at_position(mean, static_cast<float>(pending.k - 1) / static_cast<float>(last)));
-  } else if (info.is("aten::sort") || info.is("aten::topk")) {
-    keep(first, in_order(mean, pending, first));
-  } else {  // std, var, std_mean, var_mean
-    const bool variance = info.name.rfind("aten::var", 0) == 0;
-    keep(first, of_kind(mean, variance ? Kind::kVariance : Kind::kDeviation));
-    keep(second, at_position(mean, 0.5f));
-  }
+  keep(first, first_result(info, pending, mean, first));
+  if (info.is("aten::aminmax")) keep(second, at_position(mean, 1));
+  if (info.is("aten::std_mean") || info.is("aten::var_mean")) keep(second, at_position(mean, 0.5f));
 }
 
 }  // namespace tonnage::recorder
