@@ -45,6 +45,7 @@ Judgement judge_all(const VerdictFacts& facts) {
   Judgement out;
   for (const DeviceFacts& device : facts.devices) out.devices.push_back(device_verdict(device));
   out.verdict = worst_of(out.devices);
+  if (facts.devices.empty() && !facts.has_session) out.verdict = Verdict::kUnknown;
   if (out.verdict == Verdict::kDoesNotFit) return out;
   if (facts.from_snapshot) {
     if (out.verdict == Verdict::kNothingUsed) out.verdict = Verdict::kUnknown;

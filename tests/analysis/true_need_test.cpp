@@ -77,7 +77,7 @@ TEST(TrueNeed, WhatARemedyLeavesIsCounted) {
 }
 
 TEST(TrueNeed, WhereTheRestAloneIsTooLargeNoBatchHelps) {
-  for (const record::Remedy& remedy : need_of(training(3), 100 * kMiB).remedies)
+  for (const record::Remedy& remedy : need_of(training(3), 60 * kMiB).remedies)
     EXPECT_FALSE(remedy.enough);
 }
 

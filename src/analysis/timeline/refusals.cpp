@@ -239,7 +239,7 @@ class Finder {
     const record::CommandEnd& end = record_.end;
     if (succeeded(end))
       return in_a_pass(refusal) && !anything_after(refusal) && !got_over_before(refusal);
-    if (!end.known) return !step_after(refusal);
+    if (!end.known) return has_steps(refusal) ? !step_after(refusal) : !taken_after(refusal);
     const record::CommandError* error = error_of(refusal.process);
     if (error == nullptr) return !taken_after(refusal);
     return error->memory || same_line(*error, refusal);
@@ -263,6 +263,11 @@ class Finder {
   bool taken_after(const Refusal& refusal) const {
     const auto found = last_taken_.find(refusal.process);
     return found != last_taken_.end() && found->second > refusal.events.last;
+  }
+  bool has_steps(const Refusal& refusal) const {
+    return std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) {
+      return step.process == refusal.process && step.complete;
+    });
   }
   bool step_after(const Refusal& refusal) const {
     return std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) {
