@@ -85,67 +85,61 @@ std::vector<StepRow> step_rows(const Timeline& timeline, const DeviceTimeline& s
   return rows;
 }
 
-// The driver's refusals of a PyTorch process belong to what PyTorch did next: give up (kOom) or go
-// on after freeing its cache.
-void read_out_of_memory(const Timeline& timeline, DeviceReport& out) {
+// What the program heard of, and how often it did not have to.
+void read_out_of_memory(const Timeline& timeline, const std::vector<Refusal>& refusals,
+                        DeviceReport& out) {
   const auto& events = timeline.record().events;
-  bool open_refusal = false;
-  uint32_t refused_process = 0;
-  auto add = [&](uint32_t index, bool from_pytorch) {
-    const MemoryEvent& event = events[index];
+  const auto samples = timeline.devices().find(out.index);
+  for (const Refusal& refusal : refusals) {
+    if (refusal.device != out.index) continue;
+    if (refusal.fate == Fate::kRetried) ++out.retries;
+    if (refusal.fate == Fate::kOtherWay) out.other_ways += refusal.events.count;
+    if (refusal.fate == Fate::kRetried || refusal.fate == Fate::kOtherWay) continue;
+    const uint32_t index = refusal.events.last;
     OutOfMemory oom;
-    oom.request_bytes = event.size_bytes;
-    oom.free_bytes = event.value;
-    oom.from_pytorch = from_pytorch;
+    oom.request_bytes = events[index].size_bytes;
+    oom.free_bytes = events[index].value;
+    oom.asker = refusal.asker;
+    oom.library = refusal.library;
+    oom.from_pytorch = refusal.asker == Asker::kPyTorch;
+    oom.ended = refusal.fate == Fate::kEnded;
+    oom.went_on = !oom.ended;
+    oom.count = refusal.events.count;
     oom.moment = moment_of(timeline, index);
-    if (const Sample* sample = timeline.devices().at(out.index).at(index)) {
-      oom.allocated_bytes = sample->allocated_bytes;
-      oom.reserved_bytes = sample->reserved_bytes;
+    if (samples != timeline.devices().end()) {
+      if (const Sample* sample = samples->second.at(index)) {
+        oom.allocated_bytes = sample->allocated_bytes;
+        oom.reserved_bytes = sample->reserved_bytes;
+      }
     }
-    out.out_of_memory.push_back(oom);
-  };
-  for (uint32_t i = 0; i < events.size(); ++i) {
-    const MemoryEvent& event = events[i];
-    if (event.device != out.index) continue;
-    switch (event.kind) {
-      case EventKind::kDeviceOom:
-        if (!has_allocator(timeline, event.process, out.index)) {
-          add(i, false);
-          break;
-        }
-        open_refusal = true;
-        refused_process = event.process;
-        break;
-      case EventKind::kOom:
-        add(i, true);
-        if (event.process == refused_process) open_refusal = false;
-        break;
-      case EventKind::kAlloc:
-        if (open_refusal && event.process == refused_process) {
-          ++out.retries;
-          open_refusal = false;
-        }
-        [[fallthrough]];
-      case EventKind::kDeviceAlloc:
-        for (auto oom = out.out_of_memory.rbegin();
-             oom != out.out_of_memory.rend() && !oom->went_on; ++oom) {
-          if (events[oom->moment.event].process == event.process) oom->went_on = true;
-        }
-        break;
-      default: break;
-    }
+    out.out_of_memory.push_back(std::move(oom));
   }
 }
 
-// A program that catches the error and finishes further steps (or, without steps, further work) did
-// fit in the end.
-bool ended_out_of_memory(const Timeline& timeline, const DeviceReport& report) {
-  if (report.out_of_memory.empty()) return false;
-  const uint64_t last = report.out_of_memory.back().moment.event;
-  const uint32_t process = timeline.record().events[last].process;
-  return std::none_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) {
-    return step.process == process && step.complete && step.first_event > last;
-  });
+// Sizes that were assumed to be as large as they can be, before the device's peak.
+bool rests_on_assumption(const Timeline& timeline, int device, uint64_t peak_event) {
+  const auto& events = timeline.record().events;
+  for (size_t i = 0; i < events.size() && i <= peak_event; ++i) {
+    const MemoryEvent& event = events[i];
+    if (event.kind == EventKind::kAssumedSize && event.device == device && event.size_bytes > 1 &&
+        event.value >= event.size_bytes)
+      return true;
+  }
+  return false;
+}
+
+// The steps' own peak, where the device's comes after the last whole one.
+void tell_steps_apart(DeviceReport& out) {
+  if (!out.device) return;
+  uint64_t most = 0;
+  uint32_t last = 0;
+  for (const StepRow& row : out.steps) {
+    if (!row.complete || !row.peak_device) continue;
+    most = std::max(most, *row.peak_device);
+    last = row.number;
+  }
+  if (last > 0 && most < out.device->bytes && out.device->moment.step > last)
+    out.peak_of_steps = most;
 }
 
 // The last count under each name, or the first that differs from ours.
@@ -271,20 +265,16 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
 }
 
 DeviceReport make_device_report(const Timeline& timeline, const record::Device& device,
+                                const std::vector<Refusal>& refusals,
                                 const ReportOptions& options) {
   DeviceReport out;
   out.index = device.index;
   out.name = device.name;
   if (device.total_bytes > 0) out.total_bytes = device.total_bytes;
   auto found = timeline.devices().find(device.index);
+  read_out_of_memory(timeline, refusals, out);
   if (found == timeline.devices().end() || found->second.samples.empty()) {
-    if (found != timeline.devices().end()) read_out_of_memory(timeline, out);
-    if (!out.out_of_memory.empty()) {
-      out.verdict = Verdict::kDoesNotFit;
-    } else if (out.total_bytes) {
-      out.verdict = Verdict::kFits;
-      out.headroom_bytes = out.total_bytes;
-    }
+    out.headroom_bytes = out.total_bytes;
     return out;
   }
   const DeviceTimeline& samples = found->second;
@@ -308,14 +298,11 @@ DeviceReport make_device_report(const Timeline& timeline, const record::Device& 
   }
   out.largest = largest_live(timeline, device.index, top->event, options.largest_count);
   out.steps = step_rows(timeline, samples);
-  read_out_of_memory(timeline, out);
+  tell_steps_apart(out);
+  out.rests_on_assumption =
+      out.device && rests_on_assumption(timeline, device.index, out.device->moment.event);
   out.counters = counter_checks(timeline, device.index);
   out.series = sample_series(timeline, device.index, options.series_points);
-  if (ended_out_of_memory(timeline, out)) {
-    out.verdict = Verdict::kDoesNotFit;
-  } else if (out.total_bytes && out.device) {
-    out.verdict = out.device->bytes <= *out.total_bytes ? Verdict::kFits : Verdict::kDoesNotFit;
-  }
   if (out.total_bytes && out.device && out.device->bytes <= *out.total_bytes)
     out.headroom_bytes = *out.total_bytes - out.device->bytes;
   return out;

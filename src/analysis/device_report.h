@@ -2,12 +2,14 @@
 #pragma once
 
 #include "analysis/report.h"
+#include "analysis/timeline/failures.h"
 #include "analysis/timeline/timeline.h"
 
 namespace tonnage::analysis {
 
+// refusals: of all devices. The verdict is left to judge() (analysis/verdict.h).
 DeviceReport make_device_report(const Timeline& timeline, const record::Device& device,
-                                const ReportOptions& options);
+                                const std::vector<Refusal>& refusals, const ReportOptions& options);
 
 // What the program was doing at the event.
 Moment moment_of(const Timeline& timeline, uint64_t event);

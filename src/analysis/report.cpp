@@ -8,6 +8,7 @@
 
 #include "analysis/device_report.h"
 #include "analysis/timeline/categories.h"
+#include "analysis/timeline/failures.h"
 
 namespace tonnage::analysis {
 namespace {
@@ -39,7 +40,9 @@ std::vector<ProcessReport> process_reports(const Timeline& timeline) {
     out.push_back(std::move(report));
   }
   for (const auto& [key, peak] : timeline.processes()) {
-    if (key.first >= out.size() || peak.reserved == 0) continue;
+    if (key.first >= out.size()) continue;
+    if (peak.device > 0) out[key.first].peak_device[key.second] = peak.device;
+    if (peak.reserved == 0) continue;
     out[key.first].peak_allocated[key.second] = peak.allocated;
     out[key.first].peak_reserved[key.second] = peak.reserved;
   }
@@ -103,6 +106,77 @@ void read_messages(const Timeline& timeline, Report& out) {
   out.stub_calls.assign(stubs.begin(), stubs.end());
 }
 
+bool used(const DeviceReport& device) {
+  return device.device || device.reserved || !device.out_of_memory.empty();
+}
+
+// Whether the record holds as much as the session's account saw in use; null: there is no account.
+std::optional<bool> agrees_with_account(const Report& report) {
+  if (report.end.device_peak_bytes.empty()) return std::nullopt;
+  uint64_t account = 0, ours = 0;
+  for (const uint64_t bytes : report.end.device_peak_bytes) account += bytes;
+  for (const DeviceReport& device : report.devices)
+    ours += device.device ? device.device->bytes : 0;
+  // The times in several processes' records are not quite the account's, and peaks of devices add
+  // up otherwise.
+  const uint64_t tolerance =
+      report.processes.size() > 1 ? std::max<uint64_t>(64 << 20, account / 50) : 0;
+  return account <= ours + tolerance;
+}
+
+// A process that was killed took with it what it had not written yet.
+bool part_is_lost(const Timeline& timeline, const Report& report) {
+  const record::Record& record = timeline.record();
+  if (record.kind == record::Record::Kind::kSnapshot) return false;
+  const std::optional<bool> agrees = agrees_with_account(report);
+  if (record.missing_parts > 0 || record.end.write_failed || agrees == false) return true;
+  if (agrees == true) return false;
+  for (const auto& [key, peak] : timeline.processes()) {
+    if (key.first < record.processes.size() && !record.processes[key.first].ended) return true;
+  }
+  return false;
+}
+
+bool stopped_by_timeout(const record::CommandEnd& end, const std::string& command) {
+  constexpr int kTimeoutsCode = 124;
+  const std::string first = command.substr(0, command.find(' '));
+  return end.known && end.exit_code == kTimeoutsCode &&
+         (first == "timeout" || first.ends_with("/timeout"));
+}
+
+VerdictFacts facts_of(const Timeline& timeline, const Report& report) {
+  VerdictFacts facts;
+  facts.from_snapshot = report.from_snapshot;
+  facts.has_session = timeline.record().has_session;
+  facts.lost = part_is_lost(timeline, report);
+  facts.stopped_by_timeout = stopped_by_timeout(report.end, report.command);
+  facts.end = report.end;
+  std::map<uint32_t, uint32_t> steps;
+  for (const Step& step : timeline.steps()) {
+    if (step.complete) facts.complete_steps = std::max(facts.complete_steps, ++steps[step.process]);
+  }
+  for (const DeviceReport& device : report.devices) {
+    DeviceFacts one;
+    one.total_bytes = device.total_bytes;
+    if (device.device) one.peak_bytes = device.device->bytes;
+    one.used = used(device);
+    one.ended_by_refusal = std::any_of(device.out_of_memory.begin(), device.out_of_memory.end(),
+                                       [](const OutOfMemory& oom) { return oom.ended; });
+    one.rests_on_assumption = device.rests_on_assumption;
+    facts.devices.push_back(one);
+  }
+  return facts;
+}
+
+void add_verdict(const Timeline& timeline, Report& report) {
+  const Judgement judgement = judge(facts_of(timeline, report));
+  report.verdict = judgement.verdict;
+  report.cut = judgement.cut;
+  report.stopped = judgement.stopped;
+  for (size_t i = 0; i < report.devices.size(); ++i)
+    report.devices[i].verdict = judgement.devices[i];
+}
+
 }  // namespace
 
 Report make_report(const record::Record& record, const ReportOptions& options) {
@@ -121,8 +195,13 @@ Report make_report(const Timeline& timeline, const ReportOptions& options) {
   out.alloc_conf = record.settings.text;
   out.info = record.info;
   out.events = record.events.size();
+  out.end = record.end;
+  out.need = record.need;
+  if (const auto command = record.info.find("command"); command != record.info.end())
+    out.command = command->second;
+  const std::vector<Refusal> refusals = find_refusals(record, timeline.stacks(), timeline.steps());
   for (const record::Device& device : devices_of(record, timeline))
-    out.devices.push_back(make_device_report(timeline, device, options));
+    out.devices.push_back(make_device_report(timeline, device, refusals, options));
   out.processes = process_reports(timeline);
   for (const ProcessReport& process : out.processes) {
     if (process.launches) out.launches = out.launches.value_or(0) + *process.launches;
@@ -132,12 +211,7 @@ Report make_report(const Timeline& timeline, const ReportOptions& options) {
   read_messages(timeline, out);
   out.inconsistencies = timeline.inconsistencies();
   for (const auto& [key, peak] : timeline.processes()) out.host_pinned_peak_bytes += peak.pinned;
-  bool all_fit = !out.devices.empty();
-  for (const DeviceReport& device : out.devices) {
-    if (device.verdict == Verdict::kDoesNotFit) out.verdict = Verdict::kDoesNotFit;
-    if (device.verdict != Verdict::kFits) all_fit = false;
-  }
-  if (all_fit && out.verdict == Verdict::kUnknown) out.verdict = Verdict::kFits;
+  add_verdict(timeline, out);
   return out;
 }
 

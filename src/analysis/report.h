@@ -11,9 +11,13 @@
 #include <vector>
 
 #include "analysis/place.h"
+#include "analysis/verdict.h"
 #include "record/record.h"
 
 namespace tonnage::analysis {
+
+enum class Asker : uint8_t;
+enum class Fate : uint8_t;
 
 struct Moment {
   uint64_t event = 0;    // index into the record's events
@@ -73,12 +77,17 @@ struct StepRow {
   std::optional<uint64_t> launches;
 };
 
+// A request that was refused, and that the program heard of.
 struct OutOfMemory {
   uint64_t request_bytes = 0;
   std::optional<uint64_t> free_bytes;  // on the device, as the driver said
   uint64_t allocated_bytes = 0, reserved_bytes = 0;
-  bool from_pytorch = true;  // false: the driver refused a request of the program itself
-  bool went_on = false;      // the process made further allocations afterwards
+  Asker asker{};             // timeline/failures.h
+  std::string library;       // where the asker is another library: its name
+  bool from_pytorch = true;  // its allocator asked
+  bool ended = false;        // the command ended by it
+  bool went_on = false;      // the opposite: the command got over it
+  uint64_t count = 1;        // tries of one call
   Moment moment;
 };
 
@@ -101,8 +110,6 @@ struct Series {
   bool has_device = false;
 };
 
-enum class Verdict { kUnknown, kFits, kDoesNotFit };  // kUnknown: the card's size is not known
-
 struct DeviceReport {
   int index = 0;
   std::string name;  // "" if unknown
@@ -112,11 +119,16 @@ struct DeviceReport {
   bool uses_pytorch = false;
   std::optional<Peak> allocated, reserved;  // PyTorch's; null without allocator events
   std::optional<Peak> device;               // null for a PyTorch snapshot
-  uint64_t context_bytes = 0;               // modelled part of the device's peak
-  std::vector<LiveGroup> largest;  // at the peak of allocated (or of the device), largest first
+  // Where the device's peak comes after the last whole step (evaluation, export, the end of a
+  // process group): the peak of the steps themselves.
+  std::optional<uint64_t> peak_of_steps;
+  bool rests_on_assumption = false;  // sizes assumed to be as large as they can be came before it
+  uint64_t context_bytes = 0;        // modelled part of the device's peak
+  std::vector<LiveGroup> largest;    // at the peak of allocated (or of the device), largest first
   std::vector<StepRow> steps;
   std::vector<OutOfMemory> out_of_memory;  // in time order
-  uint64_t retries = 0;  // the driver refused, PyTorch freed its cache and went on
+  uint64_t retries = 0;     // refused, then served after something was freed (PyTorch's cache)
+  uint64_t other_ways = 0;  // refused inside a library that did with less: no error was raised
   std::vector<CounterCheck> counters;
   Series series;
   std::map<std::string, uint64_t>
@@ -130,6 +142,7 @@ struct ProcessReport {
   bool ended = false;
   std::optional<uint64_t> launches;
   std::map<int, uint64_t> peak_allocated, peak_reserved;  // by device
+  std::map<int, uint64_t> peak_device;  // all that it had on the device, context and code too
 };
 
 // Reads of unknown content, or sizes that were assumed, by line.
@@ -165,7 +178,12 @@ struct Report {
       0;  // allocator events that contradict the rules; 0 in a healthy record
   std::optional<uint64_t> launches;
   uint64_t host_pinned_peak_bytes = 0;
-  Verdict verdict = Verdict::kUnknown;  // of the worst device
+  Verdict verdict = Verdict::kUnknown;  // of the whole command
+  CutReason cut = CutReason::kNone;
+  bool stopped = false;    // as asked: figures are those until then
+  record::CommandEnd end;  // how the command ended
+  std::string command;     // "" if not known
+  record::TrueNeed need;   // of a run that ran out of memory
 };
 
 struct ReportOptions {

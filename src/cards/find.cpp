@@ -124,14 +124,19 @@ double distance(const std::string& query, const Card& card) {
   return best - (tokens.empty() ? 0 : 0.5 * shared / static_cast<double>(tokens.size()));
 }
 
+// What is further off is no help: half the letters of a number are wrong by chance already.
+constexpr double kNearEnough = 0.3;
+
 std::string near_names(const std::string& query, const std::vector<Card>& cards) {
   std::vector<std::pair<double, const Card*>> ranked;
   for (const Card& card : cards) ranked.emplace_back(distance(query, card), &card);
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::string out;
-  for (size_t i = 0; i < ranked.size() && i < 5; ++i)
+  for (size_t i = 0; i < ranked.size() && i < 5; ++i) {
+    if (ranked[i].first > kNearEnough) break;
     out += (i ? ", " : "") + ranked[i].second->key;
+  }
   return out;
 }
 
@@ -236,10 +241,10 @@ Result<Card> Catalogue::find(std::string_view name) const {
   }
   if (found.size() == 1) return *found.front();
   if (found.size() > 1) return ambiguous(name, found);
-  return Error{
-      ErrorCode::kNotFound, fmt::format("no card \"{}\" in the catalogue", name), "--gpu",
-      fmt::format("Near: {}. `tonnage gpus` lists all; a file NAME.json describes your own.",
-                  near_names(card_name, cards_))};
+  const std::string near = near_names(card_name, cards_);
+  return Error{ErrorCode::kNotFound, fmt::format("no card \"{}\" in the catalogue", name), "--gpu",
+               fmt::format("{}`tonnage gpus` lists all; a file NAME.json describes your own.",
+                           near.empty() ? "" : "Near: " + near + ". ")};
 }
 
 Result<Card> find_card(std::string_view name) {

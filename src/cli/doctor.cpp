@@ -249,6 +249,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("doctor", "Check this machine's set-up: exit 1 if something is wrong");
+  command->footer("\nExamples:\n  tonnage doctor\n  tonnage doctor --json");
   command->add_flag("--json", options->json, "As JSON");
   command->add_flag("--probe-driver", options->probe_driver)->group("");
   command->callback([options, &exit_code] {

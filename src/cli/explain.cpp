@@ -14,6 +14,7 @@
 #include "cli/explain_text.h"
 #include "cli/exports.h"
 #include "cli/output.h"
+#include "report/text.h"
 #include "report/words/words.h"
 
 namespace tonnage::cli {
@@ -113,6 +114,18 @@ Result<void> run_explain(const ExplainOptions& options) {
   return deliver(text, options.output);
 }
 
+// What the verdict of one side says against its figures; "" if nothing.
+std::string reservation(const Explanation& side) {
+  switch (side.report->verdict) {
+    case analysis::Verdict::kDoesNotFit:
+    case analysis::Verdict::kFailed:
+    case analysis::Verdict::kCut:
+    case analysis::Verdict::kNothingUsed: return report::headline(*side.report);
+    default: break;
+  }
+  return side.report->stopped ? report::headline(*side.report) : "";
+}
+
 struct DiffOptions {
   std::string before, after;
   Output output;
@@ -126,9 +139,14 @@ Result<void> run_diff(const DiffOptions& options) {
     sides[i] = analysis::explain(*record);
   }
   const analysis::Diff diff = analysis::diff(sides[0], sides[1]);
-  return deliver(
-      options.output.json ? diff_to_json(diff) : render_diff(diff, text_options(options.output)),
-      options.output);
+  std::vector<DiffNote> notes;
+  for (const Explanation& side : sides) {
+    if (std::string text = reservation(side); !text.empty())
+      notes.push_back({side.source, std::move(text)});
+  }
+  return deliver(options.output.json ? diff_to_json(diff, notes)
+                                     : render_diff(diff, notes, text_options(options.output)),
+                 options.output);
 }
 
 struct CheckOptions {
@@ -159,6 +177,22 @@ Result<PeakMetric> metric_of(const std::string& name, const analysis::Report& re
   return peak_of(report, PeakMetric::kDevice) ? PeakMetric::kDevice : PeakMetric::kReserved;
 }
 
+// Whether the run is one that can be judged: a gate never passes one that failed, ran out of
+// memory, or lost a part of its record.
+CheckRow verdict_row(const Explanation& explanation) {
+  const analysis::Report& report = *explanation.report;
+  CheckRow row{"verdict", std::nullopt, std::nullopt, true, report::headline(report)};
+  if (report.from_snapshot) {
+    row.passed = explanation.failures.empty() || explanation.failures.back().recovered;
+    if (!row.passed)
+      row = {"out_of_memory", std::nullopt, std::nullopt, false, report::summary_of(explanation)};
+    return row;
+  }
+  if (report.verdict == analysis::Verdict::kDoesNotFit) row.name = "out_of_memory";
+  row.passed = report.verdict == analysis::Verdict::kUnknown || analysis::fits(report.verdict);
+  return row;
+}
+
 Result<bool> run_check(const CheckOptions& options) {
   if (options.max_peak.empty() && options.baseline.empty() && !options.no_leak)
     return Error{ErrorCode::kUsage, "nothing to check", "tonnage check",
@@ -172,10 +206,11 @@ Result<bool> run_check(const CheckOptions& options) {
   std::vector<CheckRow> rows;
   const auto peak = peak_of(*now.report, *metric);
   const std::string metric_name = analysis::peak_metric_name(*metric);
-  if (!peak && (!options.max_peak.empty() || !options.baseline.empty()))
+  if (CheckRow row = verdict_row(now); !row.passed) rows.push_back(std::move(row));
+  if (!peak && rows.empty() && (!options.max_peak.empty() || !options.baseline.empty()))
     return Error{ErrorCode::kUnsupported, "the record has no " + metric_name + " peak",
                  options.file, "try --metric reserved"};
-  if (!options.max_peak.empty()) {
+  if (!options.max_peak.empty() && peak) {
     auto limit = cards::parse_bytes(options.max_peak);
     if (!limit) return limit.error();
     CheckRow row{"max_peak", peak, *limit, *peak <= *limit, ""};
@@ -183,10 +218,13 @@ Result<bool> run_check(const CheckOptions& options) {
                            analysis::size_text(*limit));
     rows.push_back(std::move(row));
   }
-  if (!options.baseline.empty()) {
+  if (!options.baseline.empty() && peak) {
     auto old = open_record_input(options.baseline);
     if (!old) return old.error();
     const Explanation before = analysis::explain(*old);
+    if (const CheckRow row = verdict_row(before); !row.passed)
+      rows.push_back({"baseline_complete", std::nullopt, std::nullopt, false,
+                      "the baseline is no measure: " + row.text});
     const auto base = peak_of(*before.report, *metric);
     if (!base)
       return Error{ErrorCode::kUnsupported, "the baseline has no " + metric_name + " peak",
@@ -211,8 +249,6 @@ Result<bool> run_check(const CheckOptions& options) {
     }
     rows.push_back(std::move(row));
   }
-  if (!now.failures.empty() && !now.failures.back().recovered)
-    rows.push_back({"out_of_memory", std::nullopt, std::nullopt, false, report::summary_of(now)});
   bool passed = true;
   for (const CheckRow& row : rows) passed = passed && row.passed;
 
@@ -235,6 +271,12 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   CLI::App* explain = app.add_subcommand("explain",
                                          "What filled the memory, why it ran out, and what to do: "
                                          "of a PyTorch snapshot, a Tonnage record or a log");
+  explain->footer(R"(
+Examples:
+  tonnage explain snapshot.pickle --memory 24GiB
+  tonnage explain run.tonnage --brief
+  tonnage explain train.log snapshot.pickle
+  python train.py 2>&1 | tonnage explain -)");
   explain
       ->add_option("file", explain_options->files,
                    "Snapshots (.pickle, also .gz, .xz, .zst), records, logs; - is standard input")
@@ -256,6 +298,11 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   auto diff_options = std::make_shared<DiffOptions>();
   CLI::App* diff = app.add_subcommand(
       "diff", "What grew between two snapshots or records, by category and line");
+  diff->footer(R"(
+Examples:
+  tonnage diff before.tonnage after.tonnage
+  tonnage diff monday.pickle friday.pickle --json
+A side that ran out of memory, failed or was cut is said to be so: its figures end there.)");
   diff->add_option("before", diff_options->before, "The old one")->required()->type_name("FILE");
   diff->add_option("after", diff_options->after, "The new one")->required()->type_name("FILE");
   add_output_options(diff, diff_options->output);
@@ -268,6 +315,12 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   auto check_options = std::make_shared<CheckOptions>();
   CLI::App* check = app.add_subcommand(
       "check", "A gate for CI: exit code 3 if a snapshot or record crosses a threshold");
+  check->footer(R"(
+A run that failed, ran out of memory, was killed or lost a part of its record never passes.
+Examples:
+  tonnage check run.tonnage --max-peak 10GiB
+  tonnage check run.tonnage --baseline main.tonnage --tolerance 2%
+  tonnage check run.tonnage --no-leak --metric allocated --max-peak 8GiB)");
   check->add_option("file", check_options->file, "The snapshot or record")
       ->required()
       ->type_name("FILE");

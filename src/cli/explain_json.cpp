@@ -179,8 +179,10 @@ std::string explanations_to_json(const std::vector<Explanation>& explanations) {
   return dump({{"schema", kExplainSchema}, {"explanations", std::move(list)}});
 }
 
-std::string diff_to_json(const Diff& diff) {
-  Json devices = Json::array();
+std::string diff_to_json(const Diff& diff, const std::vector<DiffNote>& notes) {
+  Json devices = Json::array(), sides = Json::array();
+  for (const DiffNote& note : notes)
+    sides.push_back({{"source", text(note.source)}, {"text", note.text}});
   for (const DeviceDiff& device : diff.devices) {
     Json metrics = Json::array(), categories = Json::array(), lines = Json::array();
     for (const DiffMetric& metric : device.metrics)
@@ -206,6 +208,7 @@ std::string diff_to_json(const Diff& diff) {
   return dump({{"schema", kExplainSchema},
                {"before", diff.before},
                {"after", diff.after},
+               {"notes", std::move(sides)},
                {"devices", std::move(devices)}});
 }
 

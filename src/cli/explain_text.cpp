@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "report/headline.h"
+#include "report/need_text.h"
 #include "report/style.h"
 #include "report/words/words.h"
 
@@ -23,10 +25,15 @@ std::string change_text(uint64_t before, uint64_t after) {
   const bool more = after > before;
   const uint64_t by = more ? after - before : before - after;
   std::string text = fmt::format("{}{}", more ? "+" : "-", size_text(by));
-  if (before > 0)
-    text += fmt::format(" ({}{:.1f} %)", more ? "+" : "-",
-                        100.0 * static_cast<double>(by) / static_cast<double>(before));
-  return text;
+  if (before == 0) return text + " (new)";
+  if (after == 0) return text + " (gone)";
+  // A percentage above a few hundred says nothing to anybody.
+  constexpr double kMostPercent = 300;
+  const double percent = 100.0 * static_cast<double>(by) / static_cast<double>(before);
+  if (more && percent > kMostPercent)
+    return text + fmt::format(" ({:.0f} times as much)",
+                              static_cast<double>(after) / static_cast<double>(before));
+  return text + fmt::format(" ({}{:.1f} %)", more ? "+" : "-", percent);
 }
 
 std::string optional_size(const std::optional<uint64_t>& bytes) {
@@ -94,7 +101,15 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
                                bool with_report) {
   const Style style(options);
   std::string out = style.paint(style.safe(explanation.source), Color::kBold) + "\n\n";
+  // What `run` and `report` say of it, in the same words.
+  if (explanation.kind == Explanation::Kind::kRecord && explanation.report)
+    out +=
+        wrap_text(report::headline(*explanation.report, style), prose_width(style), "", "") + "\n";
   out += wrap_text(style.safe(report::summary_of(explanation)), prose_width(style), "", "");
+  if (explanation.report && !with_report) {
+    for (const std::string& sentence : report::need_lines(*explanation.report))
+      out += wrap_text(style.safe(sentence), prose_width(style), "  ", "    ");
+  }
   for (size_t i = 0; i < explanation.findings.size(); ++i) {
     out += "\n";
     const Finding& finding = explanation.findings[i];
@@ -130,9 +145,12 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
   return out;
 }
 
-std::string render_diff(const Diff& diff, const report::TextOptions& options) {
+std::string render_diff(const Diff& diff, const std::vector<DiffNote>& notes,
+                        const report::TextOptions& options) {
   const Style style(options);
   std::string out = style.safe(diff.before) + "  ->  " + style.safe(diff.after) + "\n";
+  for (const DiffNote& note : notes)
+    out += wrap_text(style.safe(note.source + ": " + note.text), prose_width(style), "! ", "  ");
   for (const DeviceDiff& device : diff.devices) {
     out += "\n" + style.paint(fmt::format("GPU {}", device.device), Color::kBold) + "\n";
     for (const DiffMetric& metric : device.metrics) {

@@ -133,6 +133,12 @@ void add_gpus_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "gpus", "Cards that can be run on: the catalogue, one card, or a measured one");
+  command->footer(R"(
+Examples:
+  tonnage gpus
+  tonnage gpus "RTX 4090"
+  tonnage gpus laptop ampere
+  tonnage gpus --measure --output my-card.json)");
   command->add_option(
       "CARD", options->words,
       "A card (\"RTX 3090\", h100, \"a100 1g.10gb\"), or words to list by (ampere, laptop, 4090)");

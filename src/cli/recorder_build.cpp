@@ -221,6 +221,10 @@ void add_recorder_command(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "recorder", "Compile Tonnage's recorder for a PyTorch build (`run` does it by itself)");
+  command->footer(R"help(
+Examples:
+  tonnage recorder --build .venv/lib/python3.11/site-packages/torch
+  tonnage recorder --build $(python -c "import torch; print(torch.__path__[0])") --force)help");
   command
       ->add_option("--build", arguments->root,
                    "PyTorch's root folder: the one with lib/libc10_cuda.so and include/")

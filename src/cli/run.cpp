@@ -4,47 +4,33 @@
 #include <unistd.h>
 
 #include <fmt/core.h>
-#include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "analysis/report.h"
+#include <algorithm>
+
+#include "analysis/diagnosis/findings.h"
 #include "cli/cards.h"
 #include "cli/child.h"
+#include "cli/command_end.h"
 #include "cli/exit_codes.h"
-#include "cli/exports.h"
 #include "cli/near_names.h"
+#include "cli/need_run.h"
 #include "cli/output.h"
+#include "cli/report_output.h"
 #include "cli/session_setup.h"
 #include "record/record_reader.h"
-#include "report/json.h"
-#include "report/text.h"
 
 namespace tonnage::cli {
 
 namespace {
 
 struct RunOptions {
-  std::string gpu, memory, record, output;
-  ExportFiles exports;
-  bool json = false, real = false, no_stacks = false, no_known_values = false, quiet = false,
-       force = false;
+  std::string gpu, memory, record;
+  ReportOutput output;
+  bool real = false, no_stacks = false, no_known_values = false, true_need = false,
+       no_true_need = false;
   double assume_selected = -1;
   std::vector<std::string> command;
 };
-
-bool used_a_gpu(const record::Record& record) {
-  using abi::EventKind;
-  return std::ranges::any_of(record.events, [](const auto& event) {
-    return event.kind == EventKind::kContext || event.kind == EventKind::kDeviceAlloc ||
-           event.kind == EventKind::kAlloc || event.kind == EventKind::kDeviceOom;
-  });
-}
-
-std::string end_json(const ChildExit& exit) {
-  nlohmann::json end = {{"exit_code", exit.code}, {"wall_ns", exit.wall_ns}};
-  if (exit.signal != 0) end["signal"] = exit.signal;
-  return end.dump();
-}
 
 void say_how_it_ended(const RunOptions& options, const ChildExit& exit) {
   if (!exit.started) {
@@ -56,37 +42,60 @@ void say_how_it_ended(const RunOptions& options, const ChildExit& exit) {
   }
 }
 
-Result<void> print_report(const RunOptions& options, const SessionFiles& files) {
+// What the run would have needed, where it ran out of memory: the sentence to print where the
+// command was not run again.
+std::string find_need(const RunOptions& options, NeedRunOptions need_run,
+                      const StandardInput& input, const InstallPaths& paths,
+                      const SessionFiles& files, analysis::Explanation& explanation) {
+  if (options.no_true_need || options.real ||
+      explanation.report->verdict != analysis::Verdict::kDoesNotFit)
+    return "";
+  if (const std::string reason = reason_not_to_run(need_run, input); !reason.empty())
+    return "What it would need: tonnage run --true-need runs it once more on a card without limit "
+           "(not done by itself: " +
+           reason + ").";
+  for (const analysis::DeviceReport& device : explanation.report->devices) {
+    if (device.device)
+      need_run.first_peak_bytes = std::max(need_run.first_peak_bytes, device.device->bytes);
+  }
+  if (!options.output.quiet)
+    say(fmt::format(
+        "it ran out of memory after {:.0f} s: it runs once more on a card without limit, to see "
+        "what it needs\n  {}; --no-true-need leaves this out",
+        static_cast<double>(need_run.first_run_ns) / 1e9,
+        need_run.asked_for ? "its output goes nowhere"
+                           : "its output goes nowhere, and it cannot write files"));
+  const auto need = run_for_need(need_run, paths);
+  if (!need) {
+    say(need.error());
+    return "";
+  }
+  if (!*need)
+    return "What it would need could not be seen: the second run, on a card without limit, did "
+           "not come as far.";
+  if (auto written = files.write_end(need_json(**need)); !written) say(written.error());
+  auto report = std::make_shared<analysis::Report>(*explanation.report);
+  report->need = **need;
+  explanation.report = std::move(report);
+  return "";
+}
+
+Result<void> print_report(const RunOptions& options, const NeedRunOptions& need_run,
+                          const StandardInput& input, const InstallPaths& paths,
+                          const SessionFiles& files) {
+  const ReportOutput& output = options.output;
+  const bool wanted = !output.quiet || output.json || !output.file.empty() || output.exports.any();
+  if (!wanted && !options.true_need) return {};
   auto record = record::read_record(files.record_path().string());
   if (!record) return record.error();
-  if (!used_a_gpu(*record)) {
-    say(record->processes.empty()
-            ? "the command never used a GPU: no program in it loaded the CUDA driver"
-            : "the command never used a GPU: the CUDA driver was loaded, but nothing was put on a "
-              "device");
-  }
-  record->source = options.record.empty() ? "" : options.record;
-  if (options.exports.any()) {
-    const auto explanation = analysis::explain(std::make_shared<const record::Record>(*record));
-    if (auto written = write_exports({explanation}, options.exports, options.force); !written)
-      say(written.error());
-  }
-  if (options.quiet && options.output.empty() && !options.json) return {};
-  const analysis::Report report = analysis::make_report(*record);
-  if (!options.output.empty()) {
-    const std::string text = options.json ? report::to_json(report) + "\n"
-                                          : report::render_text(report, report::TextOptions{});
-    if (auto written = write_file(options.output, text, options.force); !written)
-      return written.error();
-    if (!options.quiet) say(report::headline(report) + "\n  report: " + options.output);
-  } else if (options.json) {
-    fmt::print("{}\n", report::to_json(report));
-  } else {
-    std::fflush(stdout);
-    fmt::print(stderr, "{}", report::render_text(report, report::text_options_for(STDERR_FILENO)));
-  }
-  std::fflush(stdout);
-  return {};
+  record->source = options.record;
+  auto explanation = analysis::explain(std::make_shared<const record::Record>(std::move(*record)));
+  std::vector<std::string> notes;
+  if (std::string note = find_need(options, need_run, input, paths, files, explanation);
+      !note.empty())
+    notes.push_back(std::move(note));
+  return deliver_report(explanation, output,
+                        options.record.empty() ? "" : "tonnage explain " + options.record, notes);
 }
 
 Result<int> run(const RunOptions& options) {
@@ -99,12 +108,13 @@ Result<int> run(const RunOptions& options) {
                  paths->installed ? "install Tonnage again" : "build it: make"};
   }
   // What would fail after hours of training must fail now.
-  if (!options.output.empty() && !options.force &&
-      std::filesystem::is_regular_file(options.output, ignored)) {
-    return Error{ErrorCode::kUsage, "the file exists", options.output,
+  if (!options.output.file.empty() && !options.output.force &&
+      std::filesystem::is_regular_file(options.output.file, ignored)) {
+    return Error{ErrorCode::kUsage, "the file exists", options.output.file,
                  "choose another name, or replace it with --force"};
   }
-  if (auto fine = check_exports(options.exports, options.force); !fine) return fine.error();
+  if (auto fine = check_exports(options.output.exports, options.output.force); !fine)
+    return fine.error();
 
   std::filesystem::path real_driver;
   if (options.real) {
@@ -119,7 +129,7 @@ Result<int> run(const RunOptions& options) {
   session.cards = *cards;
   session.command = options.command;
   session.record = options.record;
-  session.force = options.force;
+  session.force = options.output.force;
   session.assume_selected = options.assume_selected;
   session.known_values = !options.no_known_values;
   session.stacks = !options.no_stacks;
@@ -130,8 +140,9 @@ Result<int> run(const RunOptions& options) {
   ChildOptions child;
   child.command = options.command;
   child.environment = child_environment(environ, *paths, (*files)->session_path(), real_driver);
-  child.stdout_to_stderr = options.json && options.output.empty();
+  child.stdout_to_stderr = options.output.json && options.output.file.empty();
   std::fflush(stdout);
+  const StandardInput input;
   const auto exit = run_child(child);
   if (!exit) return exit.error();
   say_how_it_ended(options, *exit);
@@ -140,8 +151,19 @@ Result<int> run(const RunOptions& options) {
     return exit->code;
   }
   // Nothing below changes the command's own exit code.
-  if (auto written = (*files)->write_end(end_json(*exit)); !written) say(written.error());
-  if (auto printed = print_report(options, **files); !printed) say(printed.error());
+  if (auto written =
+          (*files)->write_end(command_end_json(*exit, (*files)->session_path().parent_path()));
+      !written)
+    say(written.error());
+  NeedRunOptions need_run;
+  need_run.cards = *cards;
+  need_run.command = options.command;
+  need_run.first_run_ns = exit->wall_ns;
+  need_run.assume_selected = options.assume_selected;
+  need_run.known_values = !options.no_known_values;
+  need_run.asked_for = options.true_need;
+  if (auto printed = print_report(options, need_run, input, *paths, **files); !printed)
+    say(printed.error());
   return exit->code;
 }
 
@@ -157,9 +179,15 @@ The command runs unmodified, on this machine's CPU; a real GPU is not touched. T
 --json to standard output, and then the command's own output goes to standard error.
 Exit code: the command's own (128 + signal if it was killed), also when it ran out of virtual memory; 127 and 126 if it
 could not be started; 2 for wrong usage of Tonnage, 1 if Tonnage itself failed before the start.
+A command that runs out of memory within a minute runs once more by itself, on a card without limit: the report then says
+what it needs. That run reads no input, its output goes nowhere, and it can write no files but caches and temporary ones.
 Environment: TONNAGE_GPU is used where --gpu is missing; without both the card is an {}. The card honours
 CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
-  tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py)",
+Examples:
+  tonnage run --gpu "RTX 3060" -- python train.py --batch-size 64
+  tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py
+  tonnage run --brief -- python train.py
+  tonnage run --record run.tonnage --html run.html -- python train.py)",
                               kDefaultGpu));
   command
       ->add_option("--gpu", options->gpu,
@@ -169,13 +197,8 @@ CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
       ->type_name("SIZE");
   command->add_option("--record", options->record, "Keep the record in this file")
       ->type_name("FILE");
-  command->add_flag("--json", options->json, "Report as JSON, on standard output");
-  command
-      ->add_option("--output", options->output,
-                   "Write the report (text, or JSON with --json) into this file")
-      ->type_name("FILE");
-  add_export_options(command, options->exports);
-  command->add_flag("--force", options->force, "Replace existing files");
+  options->output.text_to_stderr = true;
+  add_report_options(command, options->output);
   command
       ->add_option("--assume-selected", options->assume_selected,
                    "Share of elements (0 to 1) that data-dependent selections of unknown data "
@@ -191,7 +214,14 @@ CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
                     "Do not record stacks: faster, no source lines");
   command->add_flag("--no-known-values", options->no_known_values,
                     "Do not compute small and integer tensors: reads give zeros");
-  command->add_flag("--quiet,-q", options->quiet, "No report on the terminal");
+  command->add_flag("--true-need", options->true_need,
+                    "If it runs out of memory: run it once more on a card without limit, however "
+                    "long it took and whatever files it writes");
+  command
+      ->add_flag("--no-true-need", options->no_true_need,
+                 "If it runs out of memory: leave it at that")
+      ->excludes("--true-need");
+  command->add_flag("--quiet,-q", options->output.quiet, "No report on the terminal");
   command->callback([command, options, &exit_code] {
     options->command = command->remaining();
     if (options->command.empty()) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,57 @@ struct SegmentState {
   std::vector<BlockState> blocks;
 };
 
+// An error that a Python process of the command died of, as it said itself.
+struct CommandError {
+  int64_t pid = 0;
+  uint64_t unix_ns = 0;
+  std::string type;  // "ValueError", "torch.OutOfMemoryError"
+  std::string text;  // one line of its message
+  std::string file, function;
+  uint32_t line = 0;
+  bool memory = false;       // it, or the error that it came from, says that memory was missing
+  bool interrupted = false;  // KeyboardInterrupt
+};
+
+// How the command of `tonnage run` ended.
+struct CommandEnd {
+  bool known = false;
+  int exit_code = 0;  // 128 + signal if one killed it
+  int signal = 0;     // 0: it exited
+  uint64_t wall_ns = 0;
+  std::vector<CommandError> errors;  // in time order
+  // What the session's account says, which no kill takes away; empty, null: not known.
+  std::vector<uint64_t> device_peak_bytes;  // by device of the session
+  std::optional<uint64_t> drivers_loaded;   // processes that loaded the driver
+  bool write_failed = false;                // a part of the record could not be written
+};
+
+// A way to need less, counted on what the command needed on a card without limit; not run.
+struct Remedy {
+  enum class Kind : uint8_t { kSmallerBatch, kCheckpointing, kLogitsInPieces };
+  std::vector<Kind> kinds;   // together
+  bool enough = false;       // also where free memory lies in more pieces than before
+  uint64_t needs_bytes = 0;  // what the device must have then
+  double batch_share = 1;    // with kSmallerBatch: at most this part of the batch
+  uint32_t blocks = 0;       // with kCheckpointing: alike layers
+};
+
+struct DeviceNeed {
+  int device = 0;
+  uint64_t device_bytes = 0, allocated_bytes = 0, reserved_bytes = 0;  // peaks
+};
+
+// What the command took when it ran once more on a card without limit.
+struct TrueNeed {
+  bool known = false;
+  bool repeats = false;      // two steps had the same peak, or the command ended by itself
+  bool takes_share = false;  // it takes a share of whatever the card has: it has no need of its own
+  uint32_t steps = 0;        // complete ones
+  uint64_t wall_ns = 0;
+  std::vector<DeviceNeed> devices;
+  std::vector<Remedy> remedies;  // for the device that lacks most; those that are enough first
+};
+
 struct Record {
   std::string source;  // file name, or "-" for standard input
   enum class Kind { kTonnage, kSnapshot } kind = Kind::kTonnage;
@@ -66,7 +118,11 @@ struct Record {
   std::vector<abi::MemoryEvent> events;      // in time order (per process in program order)
   std::vector<SegmentState> final_segments;  // snapshots only
   bool history_truncated = false;  // the beginning was overwritten: figures before are partial
-  std::vector<std::string> notes;  // what is missing or could not be read, for the report
+  bool has_session = false;        // made by `tonnage run`: its end is expected
+  uint64_t missing_parts = 0;  // chunks that were lost or damaged, as far as that can be counted
+  CommandEnd end;
+  TrueNeed need;                            // of a run that ran out of memory
+  std::vector<std::string> notes;           // what is missing or could not be read, for the report
   std::map<std::string, std::string> info;  // free-form facts: alloc_conf, versions
 
   const std::string& string(uint32_t id) const {

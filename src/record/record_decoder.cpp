@@ -16,6 +16,8 @@ constexpr uint32_t kMaxSessionJsonBytes = 1u << 20;
 constexpr int kMaxJsonDepth = 16;
 constexpr size_t kMaxFactKeyBytes = 64;
 constexpr size_t kMaxFacts = 1000;
+constexpr size_t kMaxErrors = 64;
+constexpr size_t kMaxRemedies = 32;
 constexpr size_t kMaxDevices = 256;  // Event::device is one byte
 
 std::optional<json> parse_object(std::span<const uint8_t> text) {
@@ -38,6 +40,97 @@ std::string text_of(const json& object, const char* key) {
 uint64_t number_of(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_number_unsigned() ? at->get<uint64_t>() : 0;
+}
+
+bool flag_of(const json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_boolean() && at->get<bool>();
+}
+
+int int_of(const json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number_integer() ? static_cast<int>(at->get<int64_t>()) : 0;
+}
+
+const json& array_of(const json& object, const char* key) {
+  static const json none = json::array();
+  const auto at = object.find(key);
+  return at != object.end() && at->is_array() ? *at : none;
+}
+
+CommandError error_of(const json& entry) {
+  CommandError error;
+  error.pid = static_cast<int64_t>(number_of(entry, "pid"));
+  error.unix_ns = number_of(entry, "unix_ns");
+  error.type = text_of(entry, "type");
+  error.text = text_of(entry, "text");
+  error.file = text_of(entry, "file");
+  error.function = text_of(entry, "function");
+  error.line = static_cast<uint32_t>(number_of(entry, "line"));
+  error.memory = flag_of(entry, "memory");
+  error.interrupted = flag_of(entry, "interrupted");
+  return error;
+}
+
+std::optional<Remedy::Kind> remedy_kind(const json& name) {
+  if (name == "smaller_batch") return Remedy::Kind::kSmallerBatch;
+  if (name == "checkpointing") return Remedy::Kind::kCheckpointing;
+  if (name == "logits_in_pieces") return Remedy::Kind::kLogitsInPieces;
+  return std::nullopt;  // of a later version
+}
+
+Remedy remedy_of(const json& entry) {
+  Remedy remedy;
+  for (const json& name : array_of(entry, "kinds")) {
+    if (const auto kind = remedy_kind(name); kind && remedy.kinds.size() < 8)
+      remedy.kinds.push_back(*kind);
+  }
+  remedy.enough = flag_of(entry, "enough");
+  remedy.needs_bytes = number_of(entry, "needs_bytes");
+  remedy.blocks = static_cast<uint32_t>(number_of(entry, "blocks"));
+  if (const auto at = entry.find("batch_share"); at != entry.end() && at->is_number())
+    remedy.batch_share = at->get<double>();
+  return remedy;
+}
+
+void read_need(const json& need, TrueNeed& out) {
+  out.known = true;
+  out.repeats = flag_of(need, "repeats");
+  out.takes_share = flag_of(need, "takes_share");
+  out.steps = static_cast<uint32_t>(number_of(need, "steps"));
+  out.wall_ns = number_of(need, "wall_ns");
+  for (const json& entry : array_of(need, "devices")) {
+    if (!entry.is_object() || out.devices.size() >= kMaxDevices) continue;
+    out.devices.push_back({int_of(entry, "device"), number_of(entry, "device_bytes"),
+                           number_of(entry, "allocated_bytes"),
+                           number_of(entry, "reserved_bytes")});
+  }
+  for (const json& entry : array_of(need, "remedies")) {
+    if (!entry.is_object() || out.remedies.size() >= kMaxRemedies) continue;
+    if (Remedy remedy = remedy_of(entry); !remedy.kinds.empty())
+      out.remedies.push_back(std::move(remedy));
+  }
+}
+
+void read_end(const json& end, CommandEnd& out) {
+  out.known = true;
+  out.exit_code = int_of(end, "exit_code");
+  out.signal = int_of(end, "signal");
+  out.wall_ns = number_of(end, "wall_ns");
+  for (const json& entry : array_of(end, "errors")) {
+    if (entry.is_object() && out.errors.size() < kMaxErrors) out.errors.push_back(error_of(entry));
+  }
+}
+
+// What the session's account saw, in a chunk of its own.
+void read_account(const json& account, CommandEnd& out) {
+  if (const auto at = account.find("drivers_loaded");
+      at != account.end() && at->is_number_unsigned())
+    out.drivers_loaded = at->get<uint64_t>();
+  for (const json& bytes : array_of(account, "device_peaks")) {
+    if (bytes.is_number_unsigned() && out.device_peak_bytes.size() < kMaxDevices)
+      out.device_peak_bytes.push_back(bytes.get<uint64_t>());
+  }
 }
 
 std::string plain_text(const json& value) {
@@ -116,7 +209,9 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
   const auto session = parse_object(text);
   if (!session) return false;
   if (session_seen_) return true;  // the first one counts
-  session_seen_ = true;
+  session_seen_ = record_.has_session = true;
+  // Written over the session's beginning when there was no room for more.
+  record_.end.write_failed = session->contains("record_failure");
   if (const auto devices = session->find("devices");
       devices != session->end() && devices->is_array()) {
     for (const auto& entry : *devices) {
@@ -152,8 +247,13 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
 bool RecordDecoder::add_session_end(std::span<const uint8_t> text) {
   const auto end = parse_object(text);
   if (!end) return false;
+  if (end->contains("exit_code")) read_end(*end, record_.end);
+  if (const auto account = end->find("account"); account != end->end() && account->is_object())
+    read_account(*account, record_.end);
+  if (const auto need = end->find("need"); need != end->end() && need->is_object())
+    read_need(*need, record_.need);
   for (const auto& [key, value] : end->items()) {
-    if (!value.is_null()) record_.info[key] = plain_text(value);
+    if (value.is_primitive() && !value.is_null()) record_.info[key] = plain_text(value);
   }
   return budget_.take(8 * text.size());
 }
@@ -371,6 +471,7 @@ bool RecordDecoder::finish(Record& record) {
     Process& process = record_.processes[stream.process];
     process.ended = stream.end_seen && !stream.missing;
     if (stream.missing) {
+      ++record_.missing_parts;
       record_.notes.push_back("a part of what process " + std::to_string(process.pid) +
                               " recorded is missing: its figures are partial");
     }

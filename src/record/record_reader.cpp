@@ -236,6 +236,7 @@ Result<Record> ChunkReader::read() {
                  "record a shorter run, or one without --stacks");
   }
   record.source = source_;
+  record.missing_parts += (cut_off_bytes > 0 ? 1 : 0) + damaged_places + damaged_chunks;
   if (cut_off_bytes > 0) {
     record.notes.push_back("the record ends in the middle of a chunk (" +
                            std::to_string(cut_off_bytes) + " bytes): all before it was read");

@@ -2,6 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "analysis/timeline/failures.h"
+#include "report/need_text.h"
+#include "report/text.h"
+
 namespace tonnage::report {
 namespace {
 
@@ -87,9 +91,15 @@ Json to_value(const StepRow& step) {
 }
 
 Json to_value(const OutOfMemory& oom) {
-  return {{"request_bytes", oom.request_bytes},     {"free_bytes", optional(oom.free_bytes)},
-          {"allocated_bytes", oom.allocated_bytes}, {"reserved_bytes", oom.reserved_bytes},
-          {"from_pytorch", oom.from_pytorch},       {"went_on", oom.went_on},
+  return {{"request_bytes", oom.request_bytes},
+          {"free_bytes", optional(oom.free_bytes)},
+          {"allocated_bytes", oom.allocated_bytes},
+          {"reserved_bytes", oom.reserved_bytes},
+          {"asker", oom.asker == Asker::kOtherLibrary ? oom.library : asker_name(oom.asker)},
+          {"from_pytorch", oom.from_pytorch},
+          {"ended", oom.ended},
+          {"went_on", oom.went_on},
+          {"count", oom.count},
           {"moment", to_value(oom.moment)}};
 }
 
@@ -110,15 +120,6 @@ Json list(const List& values) {
   Json out = Json::array();
   for (const auto& value : values) out.push_back(to_value(value));
   return out;
-}
-
-const char* verdict_name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kFits: return "fits";
-    case Verdict::kDoesNotFit: return "does_not_fit";
-    case Verdict::kUnknown: break;
-  }
-  return "unknown";
 }
 
 Json to_value(const Series& series) {
@@ -156,7 +157,9 @@ Json to_value(const DeviceReport& device) {
       {"largest", list(device.largest)},
       {"steps", list(device.steps)},
       {"out_of_memory", list(device.out_of_memory)},
+      {"peak_of_steps_bytes", optional(device.peak_of_steps)},
       {"retries", device.retries},
+      {"other_ways", device.other_ways},
       {"counters", std::move(counters)},
       {"series", to_value(device.series)}};
 }
@@ -172,12 +175,54 @@ Json to_value(const ProcessReport& process) {
           {"ended", process.ended},
           {"launches", optional(process.launches)},
           {"peak_allocated_bytes", by_device(process.peak_allocated)},
-          {"peak_reserved_bytes", by_device(process.peak_reserved)}};
+          {"peak_reserved_bytes", by_device(process.peak_reserved)},
+          {"peak_device_bytes", by_device(process.peak_device)}};
+}
+
+// What the command needed on a card without limit; null if that is not known.
+Json need_of(const Report& report) {
+  if (!report.need.known) return nullptr;
+  Json devices = Json::array(), remedies = Json::array(), cards = Json::array();
+  for (const record::DeviceNeed& need : report.need.devices)
+    devices.push_back({{"index", need.device},
+                       {"device_bytes", need.device_bytes},
+                       {"allocated_bytes", need.allocated_bytes},
+                       {"reserved_bytes", need.reserved_bytes}});
+  const record::DeviceNeed* deciding = deciding_need(report);
+  if (deciding != nullptr && !report.need.takes_share) {
+    for (const CardChoice& card : cards_with(deciding->device_bytes))
+      cards.push_back({{"name", card.name}, {"total_bytes", card.total_bytes}});
+  }
+  for (const record::Remedy& remedy : report.need.remedies)
+    remedies.push_back({{"text", remedy_text(remedy, report.command)},
+                        {"needs_bytes", remedy.needs_bytes},
+                        {"enough", remedy.enough},
+                        {"batch_share", remedy.batch_share}});
+  return {{"repeats", report.need.repeats}, {"takes_share", report.need.takes_share},
+          {"steps", report.need.steps},     {"devices", std::move(devices)},
+          {"cards", std::move(cards)},      {"remedies", std::move(remedies)}};
+}
+
+// How the command ended; null for what is not a run, or if it is not known.
+Json end_of(const Report& report) {
+  if (!report.end.known) return nullptr;
+  Json errors = Json::array();
+  for (const record::CommandError& error : report.end.errors)
+    errors.push_back({{"pid", error.pid},
+                      {"type", error.type},
+                      {"text", text(error.text)},
+                      {"place", to_value(Place{error.file, error.line, error.function})},
+                      {"memory", error.memory}});
+  return {{"exit_code", report.end.exit_code},
+          {"signal", report.end.signal != 0 ? Json(report.end.signal) : Json(nullptr)},
+          {"wall_ns", report.end.wall_ns},
+          {"stopped", report.stopped},
+          {"errors", std::move(errors)}};
 }
 
 }  // namespace
 
-std::string to_json(const Report& report, int indent) {
+std::string to_json(const Report& report, int indent, const std::string& main_finding) {
   Json messages = Json::array();
   for (const Message& message : report.messages)
     messages.push_back({{"text", message.text},
@@ -195,6 +240,11 @@ std::string to_json(const Report& report, int indent) {
               {"alloc_conf", text(report.alloc_conf)},
               {"info", report.info},
               {"verdict", verdict_name(report.verdict)},
+              {"headline", headline(report)},
+              {"main_finding", text(main_finding)},
+              {"cut", text(cut_reason_name(report.cut))},
+              {"end", end_of(report)},
+              {"need", need_of(report)},
               {"events", report.events},
               {"launches", optional(report.launches)},
               {"host_pinned_peak_bytes",

@@ -11,6 +11,7 @@ namespace tonnage::report {
 inline constexpr int kJsonSchema = 1;
 
 // indent < 0: one line. Strings that are not UTF-8 get replacement characters.
-std::string to_json(const analysis::Report& report, int indent = 2);
+std::string to_json(const analysis::Report& report, int indent = 2,
+                    const std::string& main_finding = "");
 
 }  // namespace tonnage::report

@@ -155,16 +155,11 @@ std::string Style::place(const analysis::Place& place, bool function) const {
 }
 
 std::string Style::site(const analysis::Site& site, bool function) const {
-  std::string out;
-  if (site.user_line.known() &&
-      (site.user_line.file != site.line.file || site.user_line.line != site.line.line)) {
-    // The user's line tells which package it is; the file's name alone is enough for the line inside.
-    analysis::Place line = site.line;
-    line.file = line.file.substr(line.file.rfind('/') + 1);
-    out = fmt::format("{} ({})", place(line, function), place(site.user_line, false));
-  } else {
-    out = place(site.line, function);
-  }
+  // The user's own line first: what is cut off at the end of a line is not that.
+  std::string out = place(site.user_line.known() ? site.user_line : site.line, function);
+  if (site.user_line.known() && site.line.known() &&
+      (site.user_line.file != site.line.file || site.user_line.line != site.line.line))
+    out += fmt::format(" ({})", place(site.line, false));
   for (const std::string& part : {site.module, site.op}) {
     if (part.empty()) continue;
     if (!out.empty()) out += dot();

@@ -29,8 +29,9 @@ class Style {
   std::string fit(std::string_view text, int cells, bool keep_end = false) const;
   std::string left(std::string_view text, int cells) const;   // padded on the right
   std::string right(std::string_view text, int cells) const;  // padded on the left
-  // "blocks.py:63 in forward"; "" if no line is known. site: with the user's own line in brackets
-  // if that is another.
+  // "blocks.py:63 in forward"; "" if no line is known. site: the user's own line, and behind it in
+  // brackets the innermost line if that is a package's: "train.py:46
+  // (transformers/…/loss_utils.py:40)".
   std::string place(const analysis::Place& place, bool function = true) const;
   // The same with module and operator behind it.
   std::string site(const analysis::Site& site, bool function = false) const;

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "report/headline.h"
+#include "report/need_text.h"
 #include "report/style.h"
 #include "report/text_chart.h"
 
@@ -19,7 +21,6 @@ namespace {
 using analysis::Breakdown;
 using analysis::BreakdownRow;
 using analysis::DeviceReport;
-using analysis::Moment;
 using analysis::OutOfMemory;
 using analysis::Peak;
 using analysis::Report;
@@ -27,6 +28,7 @@ using analysis::Verdict;
 
 constexpr int kNameCells = 18;
 constexpr int kBytesCells = 10;
+constexpr size_t kMostProcessRows = 32;
 
 std::string percent(uint64_t part, uint64_t whole) {
   if (whole == 0) return "";
@@ -37,90 +39,35 @@ std::string plural(uint64_t count, std::string_view one, std::string_view many) 
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-std::string when(const Moment& moment) {
-  std::string out;
-  if (moment.step > 0) out = fmt::format("step {}", moment.step);
-  if (moment.phase != analysis::Phase::kOther) {
-    if (!out.empty()) out += ", ";
-    out += analysis::phase_name(moment.phase);
-  }
-  return out;
-}
-
 std::string card(const DeviceReport& device) {
   return device.name.empty() ? fmt::format("GPU {}", device.index) : device.name;
 }
 
-// The device that the headline is about: one that does not fit, else the fullest.
-const DeviceReport* leading_device(const Report& report) {
-  const DeviceReport* best = nullptr;
-  auto rank = [](const DeviceReport& d) {
-    const uint64_t peak = d.device ? d.device->bytes : d.reserved ? d.reserved->bytes : 0;
-    const double share = d.total_bytes
-                             ? static_cast<double>(peak) / static_cast<double>(*d.total_bytes)
-                             : static_cast<double>(peak) * 1e-30;
-    return (d.verdict == Verdict::kDoesNotFit ? 10.0 : 0.0) + share;
-  };
-  for (const DeviceReport& device : report.devices) {
-    if (best == nullptr || rank(device) > rank(*best)) best = &device;
+Color verdict_color(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFits:
+    case Verdict::kFitsAtMost: return Color::kGreen;
+    case Verdict::kDoesNotFit:
+    case Verdict::kFailed: return Color::kRed;
+    case Verdict::kCut: return Color::kYellow;
+    case Verdict::kNothingUsed:
+    case Verdict::kUnknown: break;
   }
-  return best;
-}
-
-std::string oom_sentence(const OutOfMemory& oom, const Style& style) {
-  std::string out = fmt::format("{} asked", format_bytes(oom.request_bytes));
-  if (oom.free_bytes) out += fmt::format(", {} free", format_bytes(*oom.free_bytes));
-  if (const std::string time = when(oom.moment); !time.empty()) out += ", in " + time;
-  if (const std::string place = style.place(oom.moment.site.line); !place.empty()) {
-    out += ", at " + place;
-  } else if (!oom.moment.site.op.empty()) {
-    out += ", in " + style.safe(oom.moment.site.op);
-  }
-  return out;
-}
-
-std::string headline_text(const Report& report, const Style& style) {
-  const DeviceReport* device = leading_device(report);
-  if (device == nullptr || (!device->device && !device->reserved && device->out_of_memory.empty()))
-    return "No GPU memory was used";
-  const std::string which = report.devices.size() > 1
-                                ? fmt::format("{} (GPU {})", card(*device), device->index)
-                                : card(*device);
-  if (device->verdict == Verdict::kDoesNotFit) {
-    std::string out = "Does not fit: ";
-    out += style.safe(which);
-    if (device->total_bytes) out += fmt::format(" ({})", format_bytes(*device->total_bytes));
-    if (device->out_of_memory.empty())
-      return out + fmt::format(", the peak is {}", format_bytes(device->device->bytes));
-    return out + " ran out of memory: " + oom_sentence(device->out_of_memory.back(), style);
-  }
-  if (device->verdict == Verdict::kFits && device->device) {
-    std::string out = fmt::format(
-        "Fits: peak {} of {}, {} to spare", format_bytes(device->device->bytes),
-        format_bytes(*device->total_bytes), format_bytes(device->headroom_bytes.value_or(0)));
-    if (report.devices.size() > 1)
-      return out +
-             fmt::format(", on the fullest of {} GPUs ({})", report.devices.size(), device->index);
-    return device->name.empty() ? out : out + " on " + style.safe(device->name);
-  }
-  if (device->reserved)
-    return fmt::format("Peak {} allocated, {} reserved by PyTorch on {}",
-                       format_bytes(device->allocated->bytes),
-                       format_bytes(device->reserved->bytes), style.safe(which));
-  if (device->device)
-    return fmt::format("Peak {} on {}", format_bytes(device->device->bytes), style.safe(which));
-  return "No GPU memory was used";
+  return Color::kBold;
 }
 
 class Writer {
  public:
   Writer(const Report& report, const TextOptions& options) : report_(report), style_(options) {}
 
-  std::string run() {
-    const Color color = report_.verdict == Verdict::kFits         ? Color::kGreen
-                        : report_.verdict == Verdict::kDoesNotFit ? Color::kRed
-                                                                  : Color::kBold;
-    wrap(headline_text(report_, style_), color);
+  std::string run_brief(const std::vector<std::string>& below_headline) {
+    write_top(below_headline);
+    return std::move(out_);
+  }
+
+  std::string run(const std::vector<std::string>& below_headline) {
+    write_top(below_headline);
+    write_need();
     std::vector<const DeviceReport*> used;
     for (const DeviceReport& device : report_.devices) {
       if (device.device || device.reserved || !device.out_of_memory.empty())
@@ -138,6 +85,11 @@ class Writer {
   }
 
  private:
+  void write_top(const std::vector<std::string>& below_headline) {
+    wrap(headline(report_, style_), verdict_color(report_.verdict));
+    for (const std::string& sentence : below_headline) wrap(style_.safe(sentence), Color::kNone, 2);
+  }
+
   void line(std::string_view text = "") {
     while (text.ends_with(' ')) text.remove_suffix(1);
     out_ += text;
@@ -192,14 +144,14 @@ class Writer {
       return value ? format_bytes(value->bytes) : std::string();
     };
     for (const DeviceReport* device : devices) {
-      const bool fits = device->verdict != Verdict::kDoesNotFit;
-      const std::string spare = !fits                    ? "does not fit"
+      const bool full = device->verdict == Verdict::kDoesNotFit;
+      const std::string spare = full                     ? "does not fit"
                                 : device->headroom_bytes ? format_bytes(*device->headroom_bytes)
                                                          : "";
       line("  " + style_.right(fmt::format("{}", device->index), 3) + "  " +
            style_.left(card(*device), 22) + style_.right(peak(device->allocated), 12) +
            style_.right(peak(device->reserved), 12) + style_.right(peak(device->device), 12) +
-           style_.paint(style_.right(spare, 14), fits ? Color::kNone : Color::kRed));
+           style_.paint(style_.right(spare, 14), full ? Color::kRed : Color::kNone));
     }
   }
 
@@ -209,7 +161,7 @@ class Writer {
     if (!device.name.empty()) head += "  " + style_.safe(device.name);
     if (device.total_bytes) head += std::string(style_.dot()) + format_bytes(*device.total_bytes);
     if (report_.devices.size() > 1) {
-      if (device.verdict == Verdict::kFits && device.headroom_bytes)
+      if (analysis::fits(device.verdict) && device.headroom_bytes)
         head += std::string(style_.dot()) + format_bytes(*device.headroom_bytes) + " to spare";
       if (device.verdict == Verdict::kDoesNotFit)
         head += std::string(style_.dot()) + "does not fit";
@@ -236,7 +188,7 @@ class Writer {
   }
 
   void write_peak(std::string_view name, const Peak& peak) {
-    std::string text = when(peak.moment);
+    std::string text = when_text(peak.moment);
     if (const std::string site = style_.site(peak.moment.site); !site.empty())
       text += (text.empty() ? "" : "  ") + site;
     line("  " + style_.left(name, kNameCells - 4) + "  " +
@@ -246,24 +198,44 @@ class Writer {
 
   void write_out_of_memory(const DeviceReport& device) {
     if (!device.out_of_memory.empty()) {
-      title("  Out of memory");
+      title("  Refused requests");
       const size_t shown = std::min<size_t>(device.out_of_memory.size(), 3);
-      for (size_t i = 0; i < shown; ++i) {
-        const OutOfMemory& oom = device.out_of_memory[i];
-        wrap(oom_sentence(oom, style_), Color::kRed, 4, "    ");
-        std::string state;
-        if (device.uses_pytorch)
-          state = fmt::format("then allocated {}, reserved {}", format_bytes(oom.allocated_bytes),
-                              format_bytes(oom.reserved_bytes));
-        if (oom.went_on) state += state.empty() ? "the program went on" : "; the program went on";
-        if (!state.empty()) wrap(state, Color::kNone, 6, "      ");
-      }
+      for (size_t i = device.out_of_memory.size() - shown; i < device.out_of_memory.size(); ++i)
+        write_refusal(device, device.out_of_memory[i]);
       if (device.out_of_memory.size() > shown)
-        line(fmt::format("    and {} more", device.out_of_memory.size() - shown));
+        line(fmt::format("    and {} before", device.out_of_memory.size() - shown));
     }
     if (device.retries > 0)
-      line(fmt::format("    {} the driver refused and PyTorch freed its cache to go on",
+      line(fmt::format("    {} a request was refused, and served after memory was freed for it",
                        plural(device.retries, "time", "times")));
+    if (device.other_ways > 0)
+      line(fmt::format("    {} a library was refused scratch memory and did with less",
+                       plural(device.other_ways, "time", "times")));
+  }
+
+  void write_refusal(const DeviceReport& device, const OutOfMemory& oom) {
+    wrap(refusal_sentence(oom, style_), oom.ended ? Color::kRed : Color::kNone, 4, "    ");
+    std::string state;
+    if (device.uses_pytorch)
+      state = fmt::format("then allocated {}, reserved {}; ", format_bytes(oom.allocated_bytes),
+                          format_bytes(oom.reserved_bytes));
+    state += oom.ended ? "the command ended by it" : "the command got over it";
+    wrap(state, Color::kNone, 6, "      ");
+  }
+
+  void write_need() {
+    const std::vector<std::string> lines = need_lines(report_);
+    if (lines.empty()) return;
+    title("What it needs");
+    for (const std::string& text : lines) {
+      const bool remedy = text.starts_with("+ ") || text.starts_with("- ");
+      if (remedy) {
+        wrap(style_.safe(text.substr(2)), text[0] == '+' ? Color::kGreen : Color::kNone, 4,
+             "  " + text.substr(0, 2));
+      } else {
+        wrap(style_.safe(text), Color::kNone, 2, "  ");
+      }
+    }
   }
 
   void write_breakdown(const DeviceReport& device) {
@@ -448,17 +420,43 @@ class Writer {
     if (text.empty()) return;
     line();
     wrap(text, Color::kDim);
-    if (report_.processes.size() < 2) return;
+    write_process_table();
+  }
+
+  // A row for each process and device that it had memory on.
+  void write_process_table() {
+    struct Row {
+      const analysis::ProcessReport* process;
+      int device;
+      uint64_t bytes;
+    };
+    std::vector<Row> rows;
     for (const analysis::ProcessReport& process : report_.processes) {
-      if (process.peak_allocated.empty()) continue;
-      std::string peaks;
-      for (const auto& [device, bytes] : process.peak_allocated)
-        peaks += fmt::format("  GPU {}: {} allocated, {} reserved", device, format_bytes(bytes),
-                             format_bytes(process.peak_reserved.at(device)));
-      line(style_.fit(
-          fmt::format("  {}  {}{}", process.pid, style_.fit(process.command, 30, true), peaks),
-          style_.width()));
+      for (const auto& [device, bytes] : process.peak_device)
+        rows.push_back({&process, device, bytes});
     }
+    if (rows.size() < 2) return;
+    title("Processes");
+    line(style_.paint("  " + style_.right("process", 8) + style_.right("GPU", 5) +
+                          style_.right("on the device", 15) + style_.right("allocated", 12) +
+                          style_.right("reserved", 12) + "  command",
+                      Color::kDim));
+    const size_t shown = std::min<size_t>(rows.size(), kMostProcessRows);
+    for (size_t i = 0; i < shown; ++i) {
+      const Row& row = rows[i];
+      const auto of = [&](const std::map<int, uint64_t>& peaks) {
+        const auto found = peaks.find(row.device);
+        return found != peaks.end() ? format_bytes(found->second) : std::string();
+      };
+      line("  " + style_.right(fmt::format("{}", row.process->pid), 8) +
+           style_.right(fmt::format("{}", row.device), 5) +
+           style_.right(format_bytes(row.bytes), 15) +
+           style_.right(of(row.process->peak_allocated), 12) +
+           style_.right(of(row.process->peak_reserved), 12) + "  " +
+           style_.fit(row.process->command, style_.width() - 58, true));
+    }
+    if (rows.size() > shown)
+      line(fmt::format("  and {} more (all are in --json)", rows.size() - shown));
   }
 
   // What makes the figures doubtful: said plainly, and only if there is any.
@@ -545,12 +543,18 @@ TextOptions text_options_for(int fd) {
   return options;
 }
 
-std::string headline(const analysis::Report& report) {
-  return headline_text(report, Style(TextOptions{80, false, true}));
+std::string render_brief(const analysis::Report& report, const TextOptions& options,
+                         const std::vector<std::string>& below_headline) {
+  return Writer(report, options).run_brief(below_headline);
 }
 
-std::string render_text(const analysis::Report& report, const TextOptions& options) {
-  return Writer(report, options).run();
+std::string headline(const analysis::Report& report) {
+  return headline(report, Style(TextOptions{80, false, true}));
+}
+
+std::string render_text(const analysis::Report& report, const TextOptions& options,
+                        const std::vector<std::string>& below_headline) {
+  return Writer(report, options).run(below_headline);
 }
 
 }  // namespace tonnage::report

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "analysis/report.h"
 
@@ -18,7 +19,13 @@ struct TextOptions {
 // COLUMNS, the locale's character set.
 TextOptions text_options_for(int fd);
 
-std::string render_text(const analysis::Report& report, const TextOptions& options);
+// below_headline: sentences to stand under the first line (the main finding, the command for more).
+std::string render_text(const analysis::Report& report, const TextOptions& options,
+                        const std::vector<std::string>& below_headline = {});
+
+// The headline and these sentences alone.
+std::string render_brief(const analysis::Report& report, const TextOptions& options,
+                         const std::vector<std::string>& below_headline);
 
 // The first line alone: "Fits: peak 9.71 GiB of 11.75 GiB, 2.04 GiB to spare".
 std::string headline(const analysis::Report& report);

@@ -56,13 +56,16 @@ def tonnage():
 
 @pytest.fixture
 def run(tonnage, tmp_path):
-    """run(command…, gpu=, options=): `tonnage run` with the JSON report read back (None where none was written)."""
+    """run(command…, gpu=, options=): `tonnage run` with the JSON report read back (None where none was written).
+    true_need: a command that runs out of memory runs once more, as it does by itself."""
     count = 0
 
-    def call(*command, gpu="h200", options=(), env=None, timeout=300, cwd=None):
+    def call(*command, gpu="h200", options=(), true_need=False, env=None, timeout=300, cwd=None):
         nonlocal count
         count += 1
         output = tmp_path / f"report-{count}.json"
+        if not true_need:
+            options = ("--no-true-need", *options)
         result = tonnage("run", "--gpu", gpu, "--json", "--output", output, *options, "--", *command, env=env, timeout=timeout, cwd=cwd)
         if output.exists():
             result.report = json.loads(output.read_text())

@@ -213,9 +213,8 @@ TEST(Text, Headlines) {
   EXPECT_EQ(headline(analysis::make_report(training().record)),
             "Fits: peak 493.0 MiB of 1.00 GiB, 531.0 MiB to spare on NVIDIA GeForce RTX 3060");
   EXPECT_EQ(headline(analysis::make_report(out_of_memory().record)),
-            "Does not fit: NVIDIA GeForce RTX 3060 (520.0 MiB) ran out of memory: 200.0 MiB asked, "
-            "27.0 MiB free, in step 4, "
-            "forward, at model.py:41 in forward");
+            "Does not fit on NVIDIA GeForce RTX 3060 (520.0 MiB): PyTorch asked for 200.0 MiB when "
+            "27.0 MiB were free, at model.py:41, in step 4, forward");
 }
 
 TEST(Bytes, AreShort) {

@@ -1,19 +1,39 @@
-"""Put on PYTHONPATH by `tonnage run`: makes tonnage.labels known to a Python process when it imports torch, then runs the
-sitecustomize that this one hides. It costs nothing until torch is imported and never raises."""
+"""Put on PYTHONPATH by `tonnage run`: makes tonnage.labels known to a Python process when it imports torch, has the process say at
+its end which error it died of, then runs the sitecustomize that this one hides. It costs nothing until then and never raises."""
 import sys
 
 
-def _load_labels():
-    """Imports tonnage.labels from beside this folder, whether or not a package of that name is installed."""
+def _load(name):
+    """Imports tonnage.NAME from beside this folder, whether or not a package of that name is installed."""
     import importlib.util
     import os
 
-    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "labels.py")
-    spec = importlib.util.spec_from_file_location("tonnage.labels", path)
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), name + ".py")
+    spec = importlib.util.spec_from_file_location("tonnage." + name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def _load_labels():
+    module = _load("labels")
     sys.modules["tonnage.labels"] = module
     module.torch_imported()
+
+
+def _tell_last_error():
+    """Python has put the error that nobody caught into sys.last_value before it comes here."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return
+    try:
+        import os
+
+        session = os.environ.get("TONNAGE_SESSION")
+        if session:
+            _load("ending").tell(error, session)
+    except BaseException:
+        pass
 
 
 class _AfterTorch:
@@ -72,7 +92,10 @@ def _run_hidden_sitecustomize():
 
 
 try:
+    import atexit
+
     sys.meta_path.insert(0, _AfterTorch())
+    atexit.register(_tell_last_error)
 except Exception:
     pass
 _run_hidden_sitecustomize()

@@ -21,20 +21,15 @@ constexpr size_t kMaxFailures = 20;    // each costs a replay
 constexpr double kUnusedShare = 0.15;  // reserved but unused at the peak: below it, nothing is said
 constexpr uint64_t kUnusedBytes = 256 << 20;
 
-// The failures of the program itself: PyTorch's, and the driver's refusals of processes that do not
-// use PyTorch. Those that a library got over by itself are counted apart.
-std::vector<uint32_t> failure_events(const Timeline& timeline, std::vector<OomAttempts>& overcome) {
-  std::vector<uint32_t> out;
-  for (const OomAttempts& attempts : find_oom_attempts(timeline.record(), timeline.stacks())) {
-    const MemoryEvent& event = timeline.record().events[attempts.last];
-    if (event.kind == EventKind::kDeviceOom) {
-      const auto found = timeline.processes().find({event.process, event.device});
-      if (found != timeline.processes().end() && found->second.reserved > 0) continue;
-    }
-    if (attempts.overcome) {
-      overcome.push_back(attempts);
+// What the program heard of, by event. What a library got over by itself is counted apart.
+std::vector<Refusal> failures_of(const Timeline& timeline, std::vector<OomAttempts>& overcome) {
+  std::vector<Refusal> out;
+  for (Refusal& refusal : find_refusals(timeline.record(), timeline.stacks(), timeline.steps())) {
+    if (refusal.fate == Fate::kRetried) continue;
+    if (refusal.fate == Fate::kOtherWay) {
+      overcome.push_back(refusal.events);
     } else {
-      out.push_back(attempts.last);
+      out.push_back(std::move(refusal));
     }
   }
   return out;
@@ -68,18 +63,6 @@ void name_overcome(const Timeline& timeline, const std::vector<OomAttempts>& ove
   if (site.line.known()) finding.site = site;
   finding.advice.push_back(advice(Remedy::kALittleLess, {bytes(largest->size_bytes)}));
   out.findings.push_back(std::move(finding));
-}
-
-// Whether the process went on to allocate after it.
-bool went_on(const Record& record, uint32_t index) {
-  const MemoryEvent& failed = record.events[index];
-  for (size_t i = index + 1; i < record.events.size(); ++i) {
-    const MemoryEvent& event = record.events[i];
-    if (event.process == failed.process &&
-        (event.kind == EventKind::kAlloc || event.kind == EventKind::kDeviceAlloc))
-      return true;
-  }
-  return false;
 }
 
 // Reserved far above allocated at the peak: what it is made of, and what would help.
@@ -211,14 +194,14 @@ Explanation explain(std::shared_ptr<const Record> record, const ExplainOptions& 
   out.report = report;
 
   std::vector<OomAttempts> overcome;
-  std::vector<uint32_t> failures = failure_events(*timeline, overcome);
+  std::vector<Refusal> failures = failures_of(*timeline, overcome);
   if (failures.size() > kMaxFailures) {
     out.failures_left_out = failures.size() - kMaxFailures;
     failures.erase(failures.begin(), failures.end() - kMaxFailures);
   }
-  for (const uint32_t event : failures) {
-    OomFacts facts = collect_oom_facts(*timeline, event, options);
-    facts.failure.recovered = went_on(*record, event);
+  for (const Refusal& refusal : failures) {
+    OomFacts facts = collect_oom_facts(*timeline, refusal.events.last, options);
+    facts.failure.recovered = refusal.fate != Fate::kEnded;
     const int index = static_cast<int>(out.failures.size());
     for (Finding& finding : diagnose(facts, *timeline)) {
       finding.failure = index;

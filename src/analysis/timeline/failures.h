@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "analysis/timeline/stacks.h"
+#include "analysis/timeline/steps.h"
 #include "record/record.h"
 
 namespace tonnage::analysis {
@@ -22,5 +24,50 @@ struct OomAttempts {
 
 // In order of the events. Cost: one pass.
 std::vector<OomAttempts> find_oom_attempts(const record::Record& record, const Stacks& stacks);
+
+// Who asked for what was refused.
+enum class Asker : uint8_t {
+  kProgram,  // the program itself, or a library that is not told apart
+  kPyTorch,
+  kCublas,
+  kCudnn,
+  kCufft,
+  kCusolver,
+  kCusparse,
+  kNccl,
+  kCupy,
+  kPool,          // a memory pool of the driver's
+  kContext,       // the driver itself: for a context,
+  kCode,          // for the machine code of kernels,
+  kStreams,       // for streams,
+  kLocalMemory,   // for local memory of kernels,
+  kGraph,         // for a graph
+  kOtherLibrary,  // Refusal::library has its name
+};
+const char* asker_name(Asker asker);  // as JSON has it: "local_memory"
+
+// What became of a refusal.
+enum class Fate : uint8_t {
+  kRetried,   // the same request was served after something was freed (PyTorch's cache)
+  kOtherWay,  // the library did with less: no error reached the program
+  kGotOver,   // an error reached the program, and the command went on
+  kEnded,     // the command ended by it
+};
+const char* fate_name(Fate fate);
+
+struct Refusal {
+  OomAttempts events;
+  Asker asker = Asker::kProgram;
+  std::string library;  // kOtherLibrary: its name
+  Fate fate = Fate::kGotOver;
+  uint32_t process = 0;
+  int device = 0;
+};
+
+// All refusals of a record, in order of their first events: PyTorch's errors, those of other
+// libraries, and the driver's. One refusal of the driver's that PyTorch passed on is one refusal.
+// Its fate follows from what the process did next and from how the command ended.
+std::vector<Refusal> find_refusals(const record::Record& record, const Stacks& stacks,
+                                   const std::vector<Step>& steps);
 
 }  // namespace tonnage::analysis

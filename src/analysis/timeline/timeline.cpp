@@ -84,6 +84,7 @@ struct Timeline::Builder {
     s.seen_reserved = reserved;
     s.seen_device = s.device_bytes;
     s.seen_context = s.context;
+    s.peak.device = std::max(s.peak.device, s.device_bytes);
     s.peak.allocated = std::max(s.peak.allocated, allocated);
     s.peak.reserved = std::max(s.peak.reserved, reserved);
     s.peak.active = std::max(s.peak.active, s.tracker.active_bytes());

@@ -96,6 +96,7 @@ struct StepPeak {
 struct ProcessPeak {
   uint64_t allocated = 0, reserved = 0, active = 0, requested = 0;  // peaks
   uint64_t allocated_end = 0, reserved_end = 0;
+  uint64_t device = 0;  // peak of all that it had on the device
   uint64_t pinned = 0;  // host memory; on device 0 of the map
 };
 

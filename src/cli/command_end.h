@@ -1,0 +1,15 @@
+// How the command of `tonnage run` ended, as the record's last chunk says it: its exit, and the
+// errors that its Python processes died of (python/tonnage/ending.py).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "cli/child.h"
+
+namespace tonnage::cli {
+
+// The chunk's JSON. session_folder: where the processes left their errors.
+std::string command_end_json(const ChildExit& exit, const std::filesystem::path& session_folder);
+
+}  // namespace tonnage::cli

@@ -1,0 +1,163 @@
+#include "report/need_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "cards/catalogue.h"
+#include "report/text.h"
+
+namespace tonnage::report {
+namespace {
+
+using analysis::Report;
+using record::DeviceNeed;
+using record::Remedy;
+
+const analysis::DeviceReport* device_of(const Report& report, int index) {
+  for (const auto& device : report.devices) {
+    if (device.index == index) return &device;
+  }
+  return nullptr;
+}
+
+std::optional<uint64_t> number_in(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// The batch that the command's options name ("--batch-size 16", "--per_device_train_batch_size=8",
+// "-b 4"), if one and only one does.
+std::optional<uint64_t> batch_of(const std::string& command) {
+  std::vector<std::string_view> words;
+  for (size_t at = 0; at < command.size();) {
+    const size_t end = std::min(command.find(' ', at), command.size());
+    if (end > at) words.push_back(std::string_view(command).substr(at, end - at));
+    at = end + 1;
+  }
+  std::optional<uint64_t> found;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    const std::string_view name = words[i].substr(0, equals);
+    const bool long_name = (name.starts_with("-") || equals != std::string_view::npos) &&
+                           name.find("batch") != std::string_view::npos &&
+                           name.find("accum") == std::string_view::npos &&
+                           name.find("eval") == std::string_view::npos;
+    const bool names_batch = long_name || name == "-b";
+    if (!names_batch) continue;
+    const auto number = number_in(equals != words[i].npos ? words[i].substr(equals + 1)
+                                  : i + 1 < words.size()  ? words[i + 1]
+                                                          : std::string_view());
+    if (!number) continue;
+    if (found && *found != *number) return std::nullopt;
+    found = number;
+  }
+  return found;
+}
+
+std::string kind_text(const Remedy& remedy, Remedy::Kind kind, const std::string& command) {
+  switch (kind) {
+    case Remedy::Kind::kCheckpointing:
+      return fmt::format("activation checkpointing of the {} alike layers", remedy.blocks);
+    case Remedy::Kind::kLogitsInPieces: return "the loss's logits in pieces, never all at once";
+    case Remedy::Kind::kSmallerBatch: break;
+  }
+  const auto batch = batch_of(command);
+  const auto smaller = static_cast<uint64_t>(
+      std::floor(static_cast<double>(batch.value_or(0)) * remedy.batch_share));
+  if (batch && smaller > 0) return fmt::format("a batch of {} instead of {}", smaller, *batch);
+  return fmt::format("at most {:.0f} % of the batch", std::floor(100 * remedy.batch_share));
+}
+
+}  // namespace
+
+std::vector<CardChoice> cards_with(uint64_t bytes, size_t most) {
+  std::vector<CardChoice> out;
+  const auto& catalogue = cards::Catalogue::standard();
+  if (!catalogue) return out;
+  for (const cards::Card& card : catalogue->cards()) {
+    if (card.total_bytes >= bytes) out.push_back({card.name, card.total_bytes});
+  }
+  std::ranges::stable_sort(out, {}, &CardChoice::total_bytes);
+  if (out.size() > most) out.resize(most);
+  return out;
+}
+
+const DeviceNeed* deciding_need(const Report& report) {
+  const DeviceNeed* worst = nullptr;
+  uint64_t lacks = 0;
+  for (const DeviceNeed& need : report.need.devices) {
+    const analysis::DeviceReport* device = device_of(report, need.device);
+    if (device == nullptr || !device->total_bytes) continue;
+    if (need.device_bytes > *device->total_bytes + lacks) {
+      lacks = need.device_bytes - *device->total_bytes;
+      worst = &need;
+    }
+  }
+  return worst;
+}
+
+std::string need_text(const Report& report) {
+  const DeviceNeed* need = deciding_need(report);
+  if (need == nullptr || report.need.takes_share) return "";
+  return (report.need.repeats ? "" : "at least ") + format_bytes(need->device_bytes);
+}
+
+std::string remedy_text(const Remedy& remedy, const std::string& command) {
+  std::string out;
+  for (const Remedy::Kind kind : remedy.kinds)
+    out += (out.empty() ? "" : " and ") + kind_text(remedy, kind, command);
+  return out;
+}
+
+std::vector<std::string> need_lines(const Report& report) {
+  std::vector<std::string> out;
+  if (!report.need.known) return out;
+  if (report.need.takes_share)
+    return {
+        "On a card without limit the command takes a share of it: it has no need of its own. Give "
+        "its setting for the share, or for the cache, a size."};
+  const DeviceNeed* need = deciding_need(report);
+  if (need == nullptr) {
+    if (report.need.devices.empty()) return out;
+    return {fmt::format(
+        "On a card without limit it took {}, which the card has: the memory was there, but not for "
+        "this request (a limit of its own, or free memory in pieces).",
+        format_bytes(report.need.devices.front().device_bytes))};
+  }
+  const uint64_t card = *device_of(report, need->device)->total_bytes;
+  out.push_back(fmt::format(
+      "The same command, once more on a card without limit, took {}{}{}: {} more than the {} that "
+      "GPU {} has.",
+      report.need.repeats ? "" : "at least ", format_bytes(need->device_bytes),
+      report.need.steps > 0 ? fmt::format(" in {} steps", report.need.steps) : "",
+      format_bytes(need->device_bytes - card), format_bytes(card), need->device));
+  std::string cards;
+  for (const CardChoice& choice : cards_with(need->device_bytes))
+    cards += fmt::format("{}{} ({})", cards.empty() ? "" : ", ", choice.name,
+                         format_bytes(choice.total_bytes));
+  out.push_back(cards.empty() ? "No card of the catalogue has as much."
+                              : "Cards that would do, smallest first: " + cards + ".");
+  for (const Remedy& remedy : report.need.remedies) {
+    std::string text = remedy_text(remedy, report.command);
+    if (remedy.enough) {
+      text += fmt::format(" (enough: about {}, as counted)", format_bytes(remedy.needs_bytes));
+    } else if (remedy.needs_bytes <= card) {
+      text += fmt::format(" (too tight to be sure: about {}, as counted)",
+                          format_bytes(remedy.needs_bytes));
+    } else {
+      text += fmt::format(" (not enough alone: about {}, as counted)",
+                          format_bytes(remedy.needs_bytes));
+    }
+    out.push_back((remedy.enough ? "+ " : "- ") + text);
+  }
+  return out;
+}
+
+}  // namespace tonnage::report

@@ -1,0 +1,33 @@
+// What a run that ran out of memory would really have needed, in words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/report.h"
+
+namespace tonnage::report {
+
+struct CardChoice {
+  std::string name;
+  uint64_t total_bytes = 0;
+};
+
+// Cards of the catalogue that have as much, smallest first, at most `most` of them.
+std::vector<CardChoice> cards_with(uint64_t bytes, size_t most = 4);
+
+// The device that lacks most; null: nothing is known, or the cards have enough.
+const record::DeviceNeed* deciding_need(const analysis::Report& report);
+
+// "24.30 GiB", "at least 24.30 GiB"; "" if nothing is known.
+std::string need_text(const analysis::Report& report);
+
+// The whole of it, one sentence a line: the need, by how much the card is too small, cards that
+// would do, and what each remedy comes to. Empty: nothing is known.
+std::vector<std::string> need_lines(const analysis::Report& report);
+
+// "a batch of at most 42 % of this one (6 instead of 16)": with numbers if the command names its
+// batch.
+std::string remedy_text(const record::Remedy& remedy, const std::string& command);
+
+}  // namespace tonnage::report
