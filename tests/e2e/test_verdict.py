@@ -95,7 +95,7 @@ def test_a_private_pool_that_is_full(run):
     result = run(PYTHON, PROGRAMS / "mempool_no_retry.py", gpu="rtx3060")
     assert result.code == 0
     assert result.report["verdict"] == "fits"
-    assert len(result.device["out_of_memory"]) == 1
+    assert all(o["went_on"] for o in result.device["out_of_memory"])
 
 
 def test_the_driver_was_only_loaded(run):
