@@ -79,8 +79,16 @@ def train(run):
 
 
 @pytest.fixture
+def program(run):
+    """program(FILE): one of programs/."""
+    def call(name, *arguments, **options):
+        return run(PYTHON, PROGRAMS / name, *arguments, **options)
+    return call
+
+
+@pytest.fixture
 def python(run, tmp_path):
-    """python(CODE): a script of the test's own."""
+    """python(CODE): a few lines of the test's own; longer programs are files (program)."""
     def call(code, *arguments, name="script.py", **options):
         script = tmp_path / name
         script.write_text(code)

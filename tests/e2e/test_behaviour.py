@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import PYTHON, TONNAGE, check_adds_up, clean_environment
+from conftest import PROGRAMS, PYTHON, TONNAGE, check_adds_up, clean_environment
 
 USE = "import torch\nx = torch.zeros(1 << 20, device='cuda')\n"
 
@@ -105,38 +105,22 @@ def test_cut_record_is_readable(python, tonnage, tmp_path):
 
 
 def test_signal_reaches_the_command(tmp_path):
-    script = tmp_path / "wait.py"
-    script.write_text("import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *a: sys.exit(42))\nprint('ready', flush=True)\ntime.sleep(60)\n")
-    child = subprocess.Popen([TONNAGE, "run", "--quiet", "--", PYTHON, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=clean_environment())
+    child = subprocess.Popen([TONNAGE, "run", "--quiet", "--", PYTHON, PROGRAMS / "signal_reaches_the_command.py"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=clean_environment())
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGTERM)
     assert child.wait(30) == 42
 
 
-def test_fork_before_use(python):
+def test_fork_before_use(program):
     """A forked child that uses the card on its own: both are in the report."""
-    result = python("""
-import os, torch
-pid = os.fork()
-x = torch.zeros((4 if pid else 8) << 20, dtype=torch.uint8, device='cuda')
-if pid == 0: os._exit(3)
-print('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-""")
+    result = program("fork_before_use.py")
     assert result.code == 0, result.err
     assert "child 3" in result.out
     assert len([p for p in result.report["processes"] if p["peak_allocated_bytes"]]) == 2
 
 
-def test_fork_after_use_fails_as_pytorch_says(python):
-    result = python(USE + """
-import os
-pid = os.fork()
-if pid == 0:
-    try: torch.zeros(1, device='cuda')
-    except RuntimeError as e: os._exit(4 if 're-initialize CUDA' in str(e) else 5)
-    os._exit(6)
-print('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-""")
+def test_fork_after_use_fails_as_pytorch_says(program):
+    result = program("fork_after_use_fails_as_pytorch_says.py")
     assert (result.code, "child 4" in result.out) == (0, True), result.err
 
 
@@ -149,35 +133,16 @@ def test_visible_devices(python):
     assert "count 2 True" in python("import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0,2'\n" + count, gpu="a100-80gbx3").out
 
 
-def test_two_processes_share_a_card(python):
-    result = python("""
-import subprocess, sys, torch
-def free(): return torch.cuda.mem_get_info()[0]
-before = free()
-child = subprocess.Popen([sys.executable, '-c', "import torch; x = torch.zeros(4 << 30, dtype=torch.uint8, device='cuda'); print('up', flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-assert child.stdout.readline() == 'up\\n'
-during = free()
-try: torch.zeros(9 << 30, dtype=torch.uint8, device='cuda'); print('too much was given')
-except torch.OutOfMemoryError: print('refused')
-child.kill(); child.wait()
-x = torch.zeros(9 << 30, dtype=torch.uint8, device='cuda')
-print('taken', before - during, 'after', free())
-""", gpu="RTX 3060")
+def test_two_processes_share_a_card(program):
+    result = program("two_processes_share_a_card.py", gpu="RTX 3060")
     assert result.code == 0, result.err
     assert "refused" in result.out
     taken = int(result.out.split("taken ")[1].split()[0])
     assert 4 << 30 < taken < 5 << 30  # and the child's context
 
 
-def test_threads(python):
-    result = python("""
-import threading, torch
-def work():
-    for i in range(50): torch.randn(256, 256, device='cuda') @ torch.randn(256, 256, device='cuda')
-threads = [threading.Thread(target=work) for _ in range(8)]
-[t.start() for t in threads]; [t.join() for t in threads]
-print('peak', torch.cuda.max_memory_allocated())
-""")
+def test_threads(program):
+    result = program("threads.py")
     assert result.code == 0, result.err
     assert result.device["peak_allocated"]["bytes"] == int(result.out.split("peak ")[1])
     check_adds_up(result.report)
@@ -188,14 +153,9 @@ def test_host_access_faults(python):
     assert result.code == 128 + signal.SIGSEGV
 
 
-def test_host_memory_stays_small(python):
+def test_host_memory_stays_small(program):
     """A 40 GiB model on the device, in a process that may have 6 GiB."""
-    result = python("""
-import resource, torch
-xs = [torch.empty(1 << 30, dtype=torch.bfloat16, device='cuda').normal_() for _ in range(20)]
-y = xs[0] * 2; y.sum().item()
-print('rss', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-""")
+    result = program("host_memory_stays_small.py")
     assert result.code == 0, result.err
     assert int(result.out.split("rss ")[1]) < 3 << 20  # KiB
     assert result.device["peak_allocated"]["bytes"] > 40 << 30
