@@ -19,6 +19,7 @@ EXPORTS = {
     "libcuda.so": re.compile(r"cu[A-Z]\w*"),
     "libnvidia-ml.so": re.compile(r"nvml[A-Z]\w*"),
     "libtonnage_torch": re.compile(r"tonnage_\w+"),
+    "libtonnage_python": re.compile(r"tonnage_python_\w+"),
     "libtonnage_files": re.compile(r"(__[fl]?x)?(__)?l?f?stat(at)?(64)?|statx|e?access|euidaccess|faccessat|(__)?open(at)?(64)?(_2)?|fopen(64)?|opendir|l?getxattr"),
 }
 # Weak symbols that every C++ library with templates of other libraries exports; the recorder is linked to PyTorch's.

@@ -13,6 +13,7 @@
 #include "recorder/observe/phases.cpp"
 #include "recorder/observe/python_api.cpp"
 #include "recorder/observe/quiet_calls.cpp"
+#include "recorder/observe/stack_slot.cpp"
 #include "recorder/observe/stacks.cpp"
 #include "recorder/observe/steps.cpp"
 #include "recorder/start.cpp"

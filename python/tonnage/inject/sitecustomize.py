@@ -1,5 +1,6 @@
-"""Put on PYTHONPATH by `tonnage run`: makes tonnage.labels known to a Python process when it imports torch, then runs the
-sitecustomize that this one hides. It costs nothing until torch is imported and never raises."""
+"""Put on PYTHONPATH by `tonnage run`: makes tonnage.labels known to a Python process when it imports torch,
+and tonnage.frameworks when it imports another framework, then runs the
+sitecustomize that this one hides. It costs nothing until then and never raises."""
 import sys
 
 
@@ -13,17 +14,40 @@ def _load_labels():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules["tonnage.labels"] = module
-    module.torch_imported()
+    try:
+        module.torch_imported()
+    except Exception:
+        sys.modules.pop("tonnage.labels", None)
 
 
-class _AfterTorch:
-    """A finder that finds nothing: it lets the real finders find torch, and wraps what executes it once."""
+def _load_frameworks(name):
+    """Imports tonnage.frameworks in the same way, once, and tells it which framework there is."""
+    import importlib.util
+    import os
+
+    module = sys.modules.get("tonnage.frameworks")
+    if module is None:
+        path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "frameworks.py")
+        spec = importlib.util.spec_from_file_location("tonnage.frameworks", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules["tonnage.frameworks"] = module
+    module.imported(name)
+
+
+class _AfterImport:
+    """A finder that finds nothing: it lets the real finders find a module, and calls a function once the module was executed."""
+
+    def __init__(self):
+        self.wanted = {"torch.optim.optimizer": _load_labels}
+        for name in ("jax", "tensorflow", "cupy", "numba.cuda", "warp"):
+            self.wanted[name] = lambda name=name: _load_frameworks(name)
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch.optim.optimizer":
+        function = self.wanted.pop(name, None)
+        if function is None:
             return None
         try:
-            sys.meta_path.remove(self)
             import importlib.util
 
             spec = importlib.util.find_spec(name)
@@ -34,9 +58,9 @@ class _AfterTorch:
             def exec_module(module):
                 execute(module)
                 try:
-                    _load_labels()
+                    function()
                 except Exception:
-                    sys.modules.pop("tonnage.labels", None)
+                    pass
 
             spec.loader.exec_module = exec_module
             return spec
@@ -72,7 +96,7 @@ def _run_hidden_sitecustomize():
 
 
 try:
-    sys.meta_path.insert(0, _AfterTorch())
+    sys.meta_path.insert(0, _AfterImport())
 except Exception:
     pass
 _run_hidden_sitecustomize()

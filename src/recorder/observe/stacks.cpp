@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "recorder/observe/python_api.h"
-#include "recorder/observe/thread.h"
+#include "recorder/observe/stack_slot.h"
 
 namespace tonnage::recorder {
 namespace {
@@ -50,6 +50,17 @@ struct RawFrame {
   const void* code;
   const char* instruction;
 };
+
+// Where a code object keeps its file and its function, and a string its characters: bytes from the
+// start of the object. Found with the interpreter's own functions while the GIL is held; 0: not
+// found.
+struct CodeLayout {
+  int file = 0, function = 0, characters = 0;
+  bool known() const { return file && function && characters; }
+};
+constexpr int kStringLength = 16;       // PyASCIIObject::length, in all versions
+constexpr size_t kMaxNameBytes = 4096;  // of a file or function
+constexpr int kCodeObjectBytes = 184;   // of its fixed part, at least
 
 class Stacks {
  public:
@@ -123,9 +134,9 @@ class Stacks {
     if (n == 0) return 0;
     uint64_t hash = 0;
     for (size_t i = 0; i < n; i++) hash = mix(hash, reinterpret_cast<uint64_t>(raw[i].instruction));
-    ThreadState* state = thread_state();
-    if (!state) return 0;
-    auto& recent = state->caches.stacks[hash % LookupCaches::kStacks];
+    StackSlot* slot = stack_slot(hash);
+    if (!slot) return 0;
+    StackSlot& recent = *slot;
     if (recent.hash == hash && recent.id) return recent.id;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -147,8 +158,9 @@ class Stacks {
     return id;
   }
 
-  // The frame's file, function and line; false (and an empty frame) if it is new and the GIL cannot
-  // be had.
+  // The frame's file, function and line. False if it is new and the GIL cannot be had: then it is
+  // read in place, as far as that can be done, and nothing of it is kept, because nothing keeps the
+  // code object.
   bool frame_of(const RawFrame& raw, bool may_wait, abi::Frame& out) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -158,11 +170,14 @@ class Stacks {
         return true;
       }
     }
-    if (!may_wait && !holds_gil()) return false;
+    const int offset = static_cast<int>(raw.instruction - static_cast<const char*>(raw.code)) -
+                       code_start_.load(std::memory_order_relaxed);
+    if (!may_wait && !holds_gil()) {
+      out = read_code(raw.code, offset);
+      return false;
+    }
     PythonScope scope;
     if (!scope.entered()) return false;
-    int offset = static_cast<int>(raw.instruction - static_cast<const char*>(raw.code)) -
-                 code_start_.load(std::memory_order_relaxed);
     out = describe_code(const_cast<void*>(raw.code), offset);
     // The reference keeps the code object, so its instructions' addresses stay unique keys.
     python_api().incref(const_cast<void*>(raw.code));
@@ -187,6 +202,55 @@ class Stacks {
       api.error_clear();
     api.decref(value);
     return id;
+  }
+
+  // Without the GIL: the frame runs on this thread, so its code object lives, and what is read of
+  // it never changes.
+  abi::Frame read_code(const void* code, int offset) {
+    abi::Frame frame;
+    const CodeLayout& layout = code_layout_;
+    if (!layout.known()) return frame;
+    frame.file = intern_ascii(read_at<const void*>(code, layout.file));
+    frame.function = intern_ascii(read_at<const void*>(code, layout.function));
+    // Reads the table of lines in the code object, and makes nothing.
+    const int line = python_api().code_line(const_cast<void*>(code), offset < 0 ? 0 : offset);
+    frame.line = line > 0 ? static_cast<uint32_t>(line) : 0;
+    return frame;
+  }
+
+  // A string of ASCII characters lies behind its header with a zero at its end; another one has
+  // something else there, and is left out.
+  uint32_t intern_ascii(const void* string) {
+    if (!string) return 0;
+    const auto length = read_at<std::ptrdiff_t>(string, kStringLength);
+    if (length <= 0 || static_cast<size_t>(length) > kMaxNameBytes) return 0;
+    const char* text = static_cast<const char*>(string) + code_layout_.characters;
+    for (std::ptrdiff_t i = 0; i < length; i++)
+      if (text[i] < ' ' || text[i] > '~') return 0;
+    return text[length] ? 0 : bridge_->intern_string(text, static_cast<size_t>(length));
+  }
+
+  // With the GIL held: which field of a code object is the attribute of that name.
+  static int find_field(void* code, const char* name, CodeLayout& layout) {
+    const PythonApi& api = python_api();
+    void* value = api.get_attribute(code, name);
+    if (!value) {
+      api.error_clear();
+      return 0;
+    }
+    int found = 0;
+    for (int offset = 16; offset < kCodeObjectBytes && !found; offset += sizeof(void*))
+      if (read_at<void*>(code, offset) == value) found = offset;
+    std::ptrdiff_t size = 0;
+    if (const char* text = api.utf8(value, &size)) {
+      const std::ptrdiff_t characters = text - static_cast<const char*>(value);
+      // The characters of another kind of string are elsewhere.
+      if (characters > 0 && characters < 128) layout.characters = static_cast<int>(characters);
+    } else {
+      api.error_clear();
+    }
+    api.decref(value);
+    return found;
   }
 
   abi::Frame describe_code(void* code, int offset) {
@@ -217,8 +281,15 @@ class Stacks {
       layout_ = layout;
       // Before anything is followed: the thread's current frame must be the one that its frame
       // object names.
-      if (current_frame(thread) == read_at<const void*>(frame, kFrameObjectFrame))
+      if (current_frame(thread) == read_at<const void*>(frame, kFrameObjectFrame)) {
         result = compare(thread, frame);
+        void* code = api.frame_code(frame);
+        CodeLayout found;
+        found.file = find_field(code, "co_filename", found);
+        found.function = find_field(code, "co_qualname", found);
+        code_layout_ = found;
+        api.decref(code);
+      }
     }
     api.decref(frame);
     mode_.store(result, std::memory_order_release);
@@ -312,7 +383,8 @@ class Stacks {
 
   const abi::Bridge* bridge_ = nullptr;
   const FrameLayout* layout_ = nullptr;
-  std::atomic<Mode> mode_{Mode::kUnchecked};
+  CodeLayout code_layout_;
+  std::atomic<Mode> mode_{Mode::kUnchecked};  // the two above are set before it
   std::atomic<int> code_start_{0};  // from a code object's address to its first instruction
   std::mutex mutex_;                // the tables below; never held while the GIL is waited for
   std::unordered_map<uint64_t, uint32_t> stacks_;

@@ -12,6 +12,7 @@
 
 #include "abi/event.h"
 #include "recorder/observe/operator_info.h"
+#include "recorder/observe/stack_slot.h"
 #include "recorder/values/budget.h"
 #include "recorder/values/slot.h"
 
@@ -120,10 +121,7 @@ struct LookupCaches {
     std::string text;
     uint32_t id = 0;
   } node_names[1 << kNodeNameBits];
-  struct {
-    uint64_t hash = 0;
-    uint32_t id = 0;
-  } stacks[kStacks];
+  StackSlot stacks[kStacks];
 };
 
 struct ThreadState {
