@@ -17,6 +17,7 @@ CMAKE_OPTIONS ?=
 VENV := .venv
 TEST_VENV := .venv-test
 PROGRAMS_VENV := .venv-programs
+FRAMEWORKS_VENV := .venv-frameworks
 TONNAGE := $(BUILD)/bin/tonnage
 SITE = $(wildcard $(VENV)/lib/python3*/site-packages)
 CUDA_INCLUDE = -DTONNAGE_CUDA_INCLUDE="$(abspath $(firstword $(wildcard $(VENV)/lib/python3*/site-packages/nvidia/cu13/include)))"
@@ -24,7 +25,7 @@ RECORDER_SOURCES := $(wildcard src/recorder/* src/recorder/*/* src/abi/*.h)
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: all build recorder packages check-packages demo configure-tests build-tests test unit e2e lint format sanitize asan tsan \
-  coverage bench wheel check-wheel deb install check-pip clean distclean programs
+  coverage bench wheel check-wheel deb install check-pip clean distclean programs frameworks
 all: recorder
 
 # What is needed from the distribution. `make` only says so; `make demo` and `make test` install it.
@@ -118,6 +119,14 @@ $(PROGRAMS_VENV)/.made: requirements-programs.txt $(VENV)/.made
 	$(PROGRAMS_VENV)/bin/python $(PIP) -r requirements-programs.txt
 	touch $@
 
+# CuPy, Numba, Warp and JAX for tests/e2e/test_frameworks.py (bench/frameworks/README.md).
+frameworks: $(FRAMEWORKS_VENV)/.made
+$(FRAMEWORKS_VENV)/.made: bench/frameworks/requirements.txt $(VENV)/.made
+	test -x $(FRAMEWORKS_VENV)/bin/python || $(VENV)/bin/python -m venv $(FRAMEWORKS_VENV)
+	echo "$(abspath $(SITE))" > $$(echo $(FRAMEWORKS_VENV)/lib/python3*/site-packages)/zz_base.pth
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/frameworks/requirements.txt
+	touch $@
+
 # How fast snapshots are read, beside pickle.load; a training step, a launch, the start; the rows of a real H200, byte by byte.
 bench: configure-tests
 	cmake --build $(BUILD) --parallel $(JOBS) --target product bench_snapshot
@@ -158,4 +167,4 @@ install: all
 clean:
 	rm -rf $(BUILD) build-asan build-tsan build-debug build-coverage build-package build-deb
 distclean: clean
-	rm -rf $(VENV) $(TEST_VENV) $(PROGRAMS_VENV) .venv-torch* .programs dist
+	rm -rf $(VENV) $(TEST_VENV) $(PROGRAMS_VENV) $(FRAMEWORKS_VENV) .venv-torch* .programs dist

@@ -85,7 +85,7 @@ def _ask_cupy():
     """Its default pool, of the current card."""
     cupy = sys.modules["cupy"]
     pool = cupy.get_default_memory_pool()
-    if pool.total_bytes():
+    if pool.total_bytes() > pool.used_bytes():
         yield (f"CuPy's pool holds {size(pool.total_bytes())} at the end, of which {size(pool.used_bytes())} are in use; the rest is kept for "
                "later requests (free_all_blocks() gives it back)")
 
