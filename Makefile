@@ -148,7 +148,7 @@ wheel: $(RECORDER_OF_PACKAGES)
 	build-package/tools/bin/python $(PIP) wheel==0.45.1
 	rm -rf build-package/made && mkdir -p build-package/made dist
 	build-package/tools/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build-package/made . \
-	  -C build-dir=build-package -C cmake.define.TONNAGE_PORTABLE=ON
+	  --config-settings=build-dir=build-package --config-settings=cmake.define.TONNAGE_PORTABLE=ON
 	build-package/tools/bin/python -m wheel tags --remove --platform-tag $(PORTABLE_WHEEL) build-package/made/*.whl
 	mv build-package/made/*.whl dist/
 check-wheel: wheel $(VENV)/.made
