@@ -232,7 +232,6 @@ std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process,
       taken[j] = true;
       if (lines[j].growth.bytes_per_iteration * kSmallPart < lines[i].growth.bytes_per_iteration) {
         growth.kept_bytes += lines[j].growth.kept_bytes;
-        growth.bytes_each += lines[j].growth.bytes_each;
         continue;
       }
       if (growth.parts.empty())
