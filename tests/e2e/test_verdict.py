@@ -162,12 +162,12 @@ def test_run_report_and_explain_say_the_same(run, tonnage, tmp_path):
 def test_true_need(run, tmp_path):
     out = tmp_path / "steps.txt"
     result = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64", "--out", out,
-                 options=("--memory", "500MiB"), true_need=True)
+                 gpu="rtx3060", options=("--memory", "500MiB"), true_need=True)
     assert result.report["verdict"] == "does_not_fit"
     need = result.report["need"]
     assert need["repeats"]
     assert not out.exists()  # the second run writes nothing
-    real = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64")
+    real = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64", gpu="rtx3060")
     assert real.report["verdict"] == "fits"
     assert need["devices"][0]["device_bytes"] == real.device["peak_device"]["bytes"]
     assert need["devices"][0]["allocated_bytes"] == real.device["peak_allocated"]["bytes"]
@@ -175,12 +175,12 @@ def test_true_need(run, tmp_path):
     smaller = next(r for r in need["remedies"] if r["enough"])
     batch = int(smaller["text"].split(" of ")[1].split()[0])
     assert 0 < batch < 64
-    assert run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", str(batch), options=("--memory", "500MiB")
+    assert run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", str(batch), gpu="rtx3060", options=("--memory", "500MiB")
                ).report["verdict"] == "fits"
 
 
 def test_no_true_need(run):
-    result = run(PYTHON, PROGRAMS / "needs_more.py", options=("--memory", "500MiB"))
+    result = run(PYTHON, PROGRAMS / "needs_more.py", gpu="rtx3060", options=("--memory", "500MiB"))
     assert result.report["need"] is None
 
 
@@ -198,7 +198,7 @@ def test_check(run, tonnage, tmp_path):
     good, failed, full = (tmp_path / name for name in ("good", "failed", "full"))
     run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "4", options=("--record", good))
     run(PYTHON, PROGRAMS / "fails_for_its_own_reason.py", options=("--record", failed))
-    run(PYTHON, PROGRAMS / "needs_more.py", options=("--record", full, "--memory", "500MiB"))
+    run(PYTHON, PROGRAMS / "needs_more.py", gpu="rtx3060", options=("--record", full, "--memory", "500MiB"))
 
     def check(*arguments):
         return tonnage("check", *arguments)
@@ -223,7 +223,7 @@ def test_check(run, tonnage, tmp_path):
 def test_diff_says_which_side_was_cut(run, tonnage, tmp_path):
     small, full = tmp_path / "small", tmp_path / "full"
     run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "4", options=("--record", small))
-    run(PYTHON, PROGRAMS / "needs_more.py", options=("--record", full, "--memory", "500MiB"))
+    run(PYTHON, PROGRAMS / "needs_more.py", gpu="rtx3060", options=("--record", full, "--memory", "500MiB"))
     text = tonnage("diff", small, full).out
     assert f"! {full}: Does not fit" in text
     assert f"! {small}" not in text

@@ -1,4 +1,4 @@
-"""A training loop whose activations grow with the batch; it writes a file in each step."""
+"""A training loop whose activations grow with the batch; it writes a file at the end."""
 import argparse
 import pathlib
 import torch
@@ -16,6 +16,5 @@ for step in range(6):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    if arguments.out:
-        with open(arguments.out, "a") as file:
-            file.write(f"{step}\n")
+if arguments.out:
+    arguments.out.write_text("trained\n")
