@@ -115,7 +115,8 @@ TEST(HtmlLives, GiveTheMapOfEveryMoment) {
                    site = in.next();
     shapes.push_back({at, size, rounding, category, site});
     EXPECT_LT(category, data["category_order"].size());
-    EXPECT_EQ(chart["sites"].at(site - 1), "train.py:12");
+    const size_t text = chart["sites"]["text"].at(site - 1);
+    EXPECT_EQ(data["tables"]["strings"].at(text), "train.py:12");
   }
   from = 0;
   int64_t which = 0;
