@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from conftest import PYTHON, ROOT, category_bytes, check_adds_up
+from conftest import PROGRAMS, PYTHON, ROOT, category_bytes, check_adds_up
 
 CASES = ROOT / "bench/truth/several_cards_cases.py"
 MEASURED = {}

@@ -83,10 +83,15 @@ def test_memory_option_limits_the_card(train):
     result = train("cnn", options=("--memory", "1152MiB"))
     assert result.device["total_bytes"] == 1152 << 20
     assert result.report["verdict"] == "fits"
-    small = train("cnn", options=("--memory", "600MiB"))
+    small = train("cnn", options=("--memory", "900MiB"))
     assert small.code == 1
     assert "CUDA out of memory" in small.err
     assert small.report["verdict"] == "does_not_fit"
+    # The context leaves no room for the kernels' code: the driver refuses it, as a real one does.
+    smaller = train("cnn", options=("--memory", "600MiB"))
+    assert smaller.code == 1
+    assert "CUDA error: out of memory" in smaller.err
+    assert smaller.report["verdict"] == "does_not_fit"
 
 
 def test_two_gpus_in_one_process(train):

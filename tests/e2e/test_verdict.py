@@ -225,6 +225,6 @@ def test_diff_says_which_side_was_cut(run, tonnage, tmp_path):
     run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "4", options=("--record", small))
     run(PYTHON, PROGRAMS / "needs_more.py", gpu="rtx3060", options=("--record", full, "--memory", "500MiB"))
     text = tonnage("diff", small, full).out
-    assert f"! {full}: Does not fit" in text
+    assert f"! {full}: Does not fit" in " ".join(text.split())
     assert f"! {small}" not in text
     assert json.loads(tonnage("diff", small, full, "--json").out)["notes"][0]["source"] == str(full)

@@ -58,7 +58,8 @@ namespace {
 // Lines whose recurrence can mark an iteration: outside of every module's call, first the user's
 // own, then those of packages that run the loop for the user (a trainer).
 bool is_anchor(const StackFacts& stack, bool of_package) {
-  if (!of_package) return stack.only_user && !stack.in_forward;
+  if (!of_package)
+    return stack.only_user && !stack.in_forward && !stack.in_backward && !stack.starts_backward;
   return !stack.empty && !stack.only_user && !stack.in_module && !stack.in_functional &&
          !stack.in_optimizer && !stack.in_backward && !stack.starts_backward &&
          !stack.converts_module && !stack.builds_module;
