@@ -20,7 +20,7 @@ enum class EventKind : uint8_t {
   kDeviceFree = 2,   // address, size_bytes
   kContext = 3,      // size_bytes: modelled bytes of a context made on `device`
   kModuleLoad =
-      4,  // size_bytes: modelled bytes of machine code that became resident; name = module or kernel
+      4,  // size_bytes for the driver itself, modelled; value: DriverMemory; name = what brought it
   kHostAlloc = 5,  // pinned or managed host memory; address, size_bytes; value: DeviceMemoryKind
   kHostFree = 6,
   kDeviceOom =

@@ -15,7 +15,7 @@ namespace {
 
 using abi::EventKind;
 
-std::atomic<gpu::ContentStore*> g_content{nullptr};
+std::atomic<gpu::ShadowMemory*> g_content{nullptr};
 std::atomic<void (*)()> g_at_step{nullptr};
 std::atomic<const char*> g_accounted_kernels{nullptr};
 thread_local int t_operator_depth = 0;
@@ -29,7 +29,7 @@ record::Writer& writer() { return record::process_writer(); }
 // --- Known content of device memory ---
 
 int bridge_get(uint64_t address, void* out, size_t n) {
-  gpu::ContentStore* content = g_content.load(std::memory_order_acquire);
+  gpu::ShadowMemory* content = g_content.load(std::memory_order_acquire);
   return content && content->get(address, out, n) ? 1 : 0;
 }
 void bridge_set(uint64_t address, const void* bytes, size_t n) {
@@ -39,7 +39,7 @@ void bridge_forget(uint64_t address, size_t n) {
   if (auto* content = g_content.load(std::memory_order_acquire)) content->forget(address, n);
 }
 int bridge_any(uint64_t address, size_t n) {
-  gpu::ContentStore* content = g_content.load(std::memory_order_acquire);
+  gpu::ShadowMemory* content = g_content.load(std::memory_order_acquire);
   return content && content->any(address, n) ? 1 : 0;
 }
 void bridge_fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
@@ -65,7 +65,7 @@ void bridge_promise(uint64_t address, size_t n, void* owner, int (*fetch)(void*,
     content->promise(address, n, std::move(promise));
 }
 size_t bridge_read(uint64_t address, void* out, size_t n) {
-  gpu::ContentStore* content = g_content.load(std::memory_order_acquire);
+  gpu::ShadowMemory* content = g_content.load(std::memory_order_acquire);
   return content ? content->read(address, out, n) : n;
 }
 void bridge_account_for_kernels(const char* part_of_name) {
@@ -140,7 +140,7 @@ abi::Bridge g_bridge = {sizeof(abi::Bridge),
 
 }  // namespace
 
-void start_bridge(abi::Session* session, gpu::ContentStore* content, void (*at_step)()) {
+void start_bridge(abi::Session* session, gpu::ShadowMemory* content, void (*at_step)()) {
   g_bridge.session = session;
   g_content.store(content, std::memory_order_release);
   g_at_step.store(at_step, std::memory_order_release);

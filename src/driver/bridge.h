@@ -14,7 +14,7 @@ namespace tonnage::driver {
 
 // `content` is the known content of device memory; null: nothing is known of it (a real card).
 // `at_step` is called at the end of each training step; may be null.
-void start_bridge(abi::Session* session, gpu::ContentStore* content, void (*at_step)());
+void start_bridge(abi::Session* session, gpu::ShadowMemory* content, void (*at_step)());
 const abi::Bridge* bridge();
 
 // The blocks of PyTorch's allocator, as far as the recorder tells of them.

@@ -12,7 +12,7 @@
 namespace tonnage::driver {
 
 struct Context;
-struct Device;
+class Device;
 struct Driver;
 struct Stream;
 

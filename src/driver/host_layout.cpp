@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "gpu/address_space.h"
+#include "driver/host_regions.h"
 
 namespace tonnage::driver {
 namespace {
@@ -53,7 +53,7 @@ void lay_out_host_at_init() {
   occupy(kTableBytes);
 }
 
-void lay_out_host_at_context(gpu::HostRegions* regions) {
+void lay_out_host_at_context(HostRegions* regions) {
   start_sleeping_thread();
   occupy(kTableBytes);
   if (regions) regions->take(gpu::kRegion);

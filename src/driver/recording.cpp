@@ -130,10 +130,12 @@ void record_context(int device, uint64_t bytes, bool modelled) {
   emit_with_context(event);
   writer().flush();
 }
-void record_module_load(int device, uint64_t bytes, std::string_view name, bool modelled) {
+void record_driver_memory(int device, uint64_t bytes, abi::DriverMemory what, std::string_view name,
+                          bool modelled) {
   Fact event = make_event(EventKind::kModuleLoad, device);
   event.size_bytes = bytes;
   if (modelled) event.flags = abi::kEventModelled;
+  event.value = static_cast<uint64_t>(what);
   event.name = writer().intern_string(name.data(), name.size());
   emit_with_context(event);
 }

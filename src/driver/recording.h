@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "abi/driver_memory.h"
 #include "abi/event.h"
 #include "abi/session.h"
 
@@ -21,7 +22,8 @@ void record_device_oom(int device, uint64_t requested_bytes, uint64_t free_bytes
 // The host had no addresses for `bytes` of device memory: its own limit, not the card's.
 void record_host_refusal(uint64_t bytes);
 void record_context(int device, uint64_t bytes, bool modelled = true);
-void record_module_load(int device, uint64_t bytes, std::string_view name, bool modelled = true);
+void record_driver_memory(int device, uint64_t bytes, abi::DriverMemory what, std::string_view name,
+                          bool modelled = true);
 void record_unknown_read(int device, uint64_t address, uint64_t bytes);
 void record_stub_call(const char* function);
 // What holds for the process, e.g. the version of its PyTorch.

@@ -115,14 +115,10 @@ CUresult initialise() {
     return CUDA_ERROR_OPERATING_SYSTEM;
   state->session = session;
   state->pid = getpid();
-  state->addresses = std::make_unique<gpu::AddressSpace>(&state->high_regions, &state->low_regions);
   for (int physical : visible) {
-    auto device = std::make_unique<Device>();
-    device->index = static_cast<int>(state->devices.size());
-    device->physical = physical;
-    device->card = &session->devices[physical];
-    device->addresses = state->addresses.get();
-    state->devices.push_back(std::move(device));
+    state->devices.push_back(std::make_unique<Device>(static_cast<int>(state->devices.size()),
+                                                      physical, &session->devices[physical],
+                                                      &state->addresses));
   }
   pthread_atfork(nullptr, nullptr, in_forked_child);
   if (!stand_in) {
@@ -135,6 +131,27 @@ CUresult initialise() {
   load_recorder();
   return CUDA_SUCCESS;
 }
+
+// --- Devices ---
+
+namespace {
+
+uint64_t threads_of(const abi::CardDesc& card) {
+  return static_cast<uint64_t>(card.attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]) *
+         static_cast<uint64_t>(card.attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR]);
+}
+
+}  // namespace
+
+Device::Device(int index_in_process, int index_in_session, const abi::CardDesc* description,
+               gpu::AddressSpace* address_space)
+    : index(index_in_process),
+      physical(index_in_session),
+      card(description),
+      addresses(address_space),
+      small_memory(this, address_space),
+      footprint(this, address_space, threads_of(*description)),
+      graph_memory(this, address_space) {}
 
 // --- Handles ---
 
@@ -173,15 +190,47 @@ Stream* to_stream(CUstream handle, Context* context) {
 
 // --- Device memory ---
 
-bool charge_device(Device* device, uint64_t bytes, const char* asker) {
-  Driver* state = driver();
-  if (state->ledger.charge(device->physical, bytes)) return true;
-  record_device_oom(device->index, bytes, state->ledger.free(device->physical), asker);
+bool Device::try_charge(uint64_t bytes) { return driver()->ledger.charge(physical, bytes); }
+
+bool Device::charge(uint64_t bytes, const char* asker) {
+  if (try_charge(bytes)) return true;
+  // Managed memory gives way.
+  if (driver()->managed.make_room(this, bytes) && try_charge(bytes)) return true;
+  record_device_oom(index, bytes, free_bytes(), asker);
   return false;
 }
 
-void refund_device(Device* device, uint64_t bytes) {
-  driver()->ledger.refund(device->physical, bytes);
+void Device::refund(uint64_t bytes) { driver()->ledger.refund(physical, bytes); }
+
+uint64_t Device::free_bytes() { return driver()->ledger.free(physical); }
+
+void Device::tell_of_alloc(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) {
+  record_device_alloc(index, address, bytes, kind);
+}
+
+void Device::tell_of_free(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) {
+  record_device_free(index, address, bytes, kind);
+}
+
+namespace {
+
+// Who is refused, as the record names it.
+const char* asker_for(abi::DriverMemory what) {
+  switch (what) {
+    case abi::DriverMemory::kLocalMemory: return "local_memory";
+    case abi::DriverMemory::kStreams: return "streams";
+    case abi::DriverMemory::kGraphs: return "graph";
+    default: return "code";
+  }
+}
+
+}  // namespace
+
+bool Device::charge_driver(uint64_t bytes, abi::DriverMemory what, std::string_view name) {
+  if (!charge(bytes, asker_for(what))) return false;
+  driver_bytes.fetch_add(bytes);
+  record_driver_memory(index, bytes, what, name);
+  return true;
 }
 
 CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes,
@@ -192,7 +241,7 @@ CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes
   if (bytes == 0 || bytes > (1ull << 50))
     return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
   const uint64_t accounted = gpu::round_up(bytes, gpu::kAllocationGranularity);
-  if (!charge_device(device, accounted)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!device->charge(accounted)) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   {
     std::lock_guard lock(state->memory_mutex);
@@ -208,7 +257,7 @@ CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes
     }
   }
   if (!allocation.address) {
-    refund_device(device, accounted);
+    device->refund(accounted);
     record_host_refusal(accounted);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -231,7 +280,7 @@ CUresult free_device_memory(CUdeviceptr address) {
       allocation.device->addresses->release(address);
   }
   state->content.forget(address, std::max(allocation.requested_bytes, allocation.accounted_bytes));
-  if (allocation.accounted_bytes) refund_device(allocation.device, allocation.accounted_bytes);
+  if (allocation.accounted_bytes) allocation.device->refund(allocation.accounted_bytes);
   record_device_free(allocation.device->index, address, allocation.accounted_bytes,
                      allocation.kind);
   return CUDA_SUCCESS;

@@ -4,7 +4,7 @@
 // (threads of the host process may outlive static destructors). Locks, in the order in which they
 // may be taken together:
 //   Driver::objects_mutex (handles) -> Driver::memory_mutex (allocations, addresses) ->
-//   ContentStore's own.
+//   ShadowMemory's own.
 // Handles given to the host are pointers to these objects; each starts with a magic number so that
 // a stray one is refused.
 #pragma once
@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -22,9 +23,16 @@
 #include "abi/event.h"
 #include "abi/session.h"
 #include "driver/api.h"
+#include "driver/host_regions.h"
 #include "gpu/address_space.h"
+#include "gpu/card_memory.h"
+#include "gpu/footprint.h"
+#include "gpu/graph_memory.h"
 #include "gpu/ledger.h"
+#include "gpu/managed_memory.h"
+#include "gpu/pinned_memory.h"
 #include "gpu/shadow_memory.h"
+#include "gpu/small_memory.h"
 
 namespace tonnage::cards {}
 namespace tonnage::image {}
@@ -38,6 +46,7 @@ namespace gpu = tonnage::gpu;
 namespace image = tonnage::image;
 
 struct Context;
+class Device;
 struct Graph;
 struct CaptureSession;
 
@@ -47,24 +56,37 @@ inline constexpr uint64_t kLowRegions = 0x300000000;
 inline constexpr uint32_t kContextMagic = 0x78744356, kStreamMagic = 0x72745356,
                           kEventMagic = 0x76654556;
 
-// One visible device. `physical` is its index in the session (CUDA_VISIBLE_DEVICES may reorder and
-// hide).
-struct Device {
-  int index = 0;
-  int physical = 0;
-  const abi::CardDesc* card = nullptr;
-  gpu::AddressSpace* addresses =
-      nullptr;  // the process's: all devices take from one (memory_mutex)
-  uint64_t heap_region =
-      0;  // where the driver's own block for the device lies, and its size (memory_mutex)
-  uint64_t heap_bytes = 0;
+// One visible device, and what the virtual card behind it keeps for this process.
+class Device : public gpu::CardMemory {
+ public:
+  Device(int index_in_process, int index_in_session, const abi::CardDesc* description,
+         gpu::AddressSpace* address_space);
+
+  bool charge(uint64_t bytes) override { return charge(bytes, ""); }
+  // `asker`: what the driver wants it for itself ("context", "code" …); "": the program's request.
+  bool charge(uint64_t bytes, const char* asker);
+  bool try_charge(uint64_t bytes) override;
+  void refund(uint64_t bytes) override;
+  uint64_t free_bytes() override;
+  uint64_t total_bytes() const override { return card->total_bytes; }
+  void tell_of_alloc(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) override;
+  void tell_of_free(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) override;
+  bool charge_driver(uint64_t bytes, abi::DriverMemory what, std::string_view name) override;
+
+  const int index;
+  const int physical;  // in the session: CUDA_VISIBLE_DEVICES may reorder and hide
+  const abi::CardDesc* const card;
+  gpu::AddressSpace* const addresses;  // the process's: all devices take from one
+  gpu::SmallMemory small_memory;
+  gpu::Footprint footprint;
+  gpu::GraphMemory graph_memory;  // GraphLock
   Context* primary =
       nullptr;  // objects_mutex; made once, kept; not alive until retained, nor after a reset
   unsigned primary_flags = 0;
   int primary_refs = 0;
-  CUmemoryPool default_pool = nullptr, current_pool = nullptr;  // made by pool.cpp on first use
+  CUmemoryPool default_pool = nullptr, current_pool = nullptr;  // memory_pools.cpp, on first use
   std::atomic<uint64_t> launches{0};
-  std::atomic<uint64_t> code_bytes{0};  // modelled resident machine code
+  std::atomic<uint64_t> driver_bytes{0};  // modelled memory of the driver itself, but the context's
 };
 
 struct Stream {
@@ -73,8 +95,9 @@ struct Stream {
   unsigned flags = 0;
   int priority = 0;
   uint64_t id = 0;
-  std::atomic<uint64_t> ticks{0};                 // virtual time: work units queued so far
-  std::atomic<CaptureSession*> capture{nullptr};  // not null: recording into a graph (graph.cpp)
+  std::atomic<uint64_t> ticks{0};  // virtual time: work units queued so far
+  std::atomic<CaptureSession*> capture{
+      nullptr};  // not null: recording into a graph (graph_capture.cpp)
 };
 
 struct Event {
@@ -84,7 +107,7 @@ struct Event {
   std::atomic<uint64_t> ticks{0};
   std::atomic<bool> recorded{false};
   CaptureSession* capture =
-      nullptr;  // recorded inside a capture: what cuStreamWaitEvent joins (graph.cpp)
+      nullptr;  // recorded inside a capture: what cuStreamWaitEvent joins (graph_capture.cpp)
   std::vector<struct GraphNode*> capture_nodes;
 };
 
@@ -112,7 +135,7 @@ struct Allocation {
   uint64_t address = 0;
   uint64_t requested_bytes = 0;
   uint64_t accounted_bytes =
-      0;  // what it takes from the card (0: shares a granule, host memory, reservation)
+      0;  // what it takes from the card (0: part of a shared block, host memory, reservation)
   abi::DeviceMemoryKind kind = abi::DeviceMemoryKind::kPlain;
   Context* context = nullptr;
   Device* device = nullptr;  // null: host memory
@@ -127,20 +150,22 @@ struct Driver {
   abi::Session* session = nullptr;
   std::vector<std::unique_ptr<Device>> devices;  // visible ones, in order
   gpu::Ledger ledger;
-  gpu::ContentStore content;
+  gpu::ShadowMemory content;
 
   std::mutex objects_mutex;
   std::mutex memory_mutex;
-  gpu::HostRegions high_regions, low_regions{kLowRegions};  // memory_mutex
-  std::unique_ptr<gpu::AddressSpace>
-      addresses;  // memory_mutex; one for all devices, as a real driver's
+  HostRegions high_regions, low_regions{kLowRegions};
+  gpu::AddressSpace addresses{&high_regions, &low_regions};  // of all devices, as a real driver's
+  RegionPages pages;
+  gpu::PinnedMemory pinned{&addresses, &pages};
+  gpu::ManagedMemory managed;
   std::map<uint64_t, Allocation> allocations;  // memory_mutex; by address
   std::atomic<uint64_t> next_id{1};            // contexts, streams, buffers
   pid_t pid = 0;  // the process that initialised; a forked child may not go on
   std::atomic<bool> forked{false};
 
   uint64_t new_id() { return next_id.fetch_add(1, std::memory_order_relaxed); }
-  bool is_device_address(uint64_t address) const { return gpu::HostRegions::contains(address); }
+  bool is_device_address(uint64_t address) const { return HostRegions::contains(address); }
   Device* device(CUdevice index) const {
     return index >= 0 && static_cast<size_t>(index) < devices.size()
                ? devices[static_cast<size_t>(index)].get()
@@ -160,7 +185,8 @@ CUresult initialise();
 
 // The device's primary context, whether it is alive or not.
 Context* primary_context_object(Driver* state, Device* device);
-// Ends what the runtime keeps with a context (tables/export_tables.cpp), calling its destructors.
+// Ends what the runtime keeps with a context (export_tables/export_tables.cpp), calling its
+// destructors.
 void drop_context_storage(CUcontext context);
 
 Context* current_context();             // top of this thread's stack; null if none
@@ -176,8 +202,8 @@ Event* to_event(CUevent handle);
 // --- Device memory ---
 // All take memory_mutex themselves.
 
-// Takes `bytes` (rounded up to granules) from the card and the address space. OUT_OF_MEMORY when it
-// does not fit.
+// Takes `bytes` (rounded up to the allocation granularity) from the card and the address space.
+// OUT_OF_MEMORY when it does not fit.
 CUresult allocate_device_memory(Device* device, Context* context, uint64_t bytes,
                                 abi::DeviceMemoryKind kind, CUdeviceptr* out);
 CUresult free_device_memory(CUdeviceptr address);
@@ -185,16 +211,7 @@ CUresult free_device_memory(CUdeviceptr address);
 bool find_allocation(uint64_t address, Allocation* out);
 void add_allocation(const Allocation& allocation);
 bool remove_allocation(uint64_t address, Allocation* out);
-// Charges the account and records the event; false: refused (an OOM event is recorded).
-// `asker`: what the driver wants it for itself ("context", "code" …); "": a request of the program.
-bool charge_device(Device* device, uint64_t bytes, const char* asker = "");
-void refund_device(Device* device, uint64_t bytes);
-
-// --- Virtual time ---
-// One unit per kernel or copy. The clock's resolution is coarse on purpose: libraries that time
-// alternatives see them equal and keep their own first choice.
-inline constexpr uint64_t kTicksPerUnit = 8;
-inline constexpr double kMillisecondsPerUnit = 0.4;
+// Virtual time (gpu/clock.h).
 inline void advance(Stream* stream, uint64_t ticks = 1) {
   stream->ticks.fetch_add(ticks, std::memory_order_relaxed);
 }

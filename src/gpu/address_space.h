@@ -4,15 +4,17 @@
 // what later steps reuse. Found on an H200 (driver 580) with random sequences of allocations and
 // frees, every address of which this reproduces (tools/device/addresses.cpp; docs/exactness.md):
 // the driver reserves regions of whole 32 MiB, aligned to that, from the host's address space; an
-// allocation (2 MiB granules) goes into the newest region that has room, there into the smallest
-// free piece that is large enough, the lowest of equals. Freed neighbours merge; a region that is
-// wholly free goes back to the host.
+// allocation (multiples of 2 MiB) goes into the newest region that has room, there into the
+// smallest free piece that is large enough, the lowest of equals. Freed neighbours merge; a region
+// that is wholly free goes back to the host.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
+#include <mutex>
 
 #include "gpu/free_ranges.h"
 
@@ -32,35 +34,14 @@ class RegionSource {
   virtual void give_back(uint64_t address, uint64_t bytes) = 0;
 };
 
-// Address ranges of this process: mapped without access, so that a host access faults as on a real
-// machine, at no cost in memory. Like the real driver's they lie where the kernel finds the highest
-// gap.
-class HostRegions : public RegionSource {
- public:
-  // hint 0: the kernel's choice, downwards from the top; else upwards from about there, for ranges
-  // that must not disturb the order of allocations.
-  explicit HostRegions(uint64_t hint = 0) : hint_(hint) {}
-  uint64_t take(uint64_t bytes) override;
-  void give_back(uint64_t address, uint64_t bytes) override;
-
-  // Whether an address is device memory: it belongs to a region of any source of this process and
-  // is not host memory that was placed there. Lock-free.
-  static bool contains(uint64_t address);
-  // Granules of a region that hold pinned host memory, from now on or no longer.
-  static void set_host_memory(uint64_t address, uint64_t bytes, bool is_host);
-
- private:
-  uint64_t hint_;
-};
-
-// Addresses of one process, which all its devices share. Not thread-safe.
+// Addresses of one process, which all its devices share. Thread-safe.
 class AddressSpace {
  public:
   // `low` gives the regions of virtual ranges (cuMemAddressReserve), `high` all others.
   AddressSpace(RegionSource* high, RegionSource* low) : high_(high), low_(low) {}
-  // `bytes` is rounded up to granules; 0 when the address space is used up.
-  uint64_t allocate(uint64_t bytes) { return allocate(bytes, high_); }
-  uint64_t reserve(uint64_t bytes) { return allocate(bytes, low_); }
+  // `bytes` is rounded up to the allocation granularity; 0 when the address space is used up.
+  uint64_t allocate(uint64_t bytes);
+  uint64_t reserve(uint64_t bytes);
   // A range as one of the above returned it.
   void release(uint64_t address);
 
@@ -75,6 +56,7 @@ class AddressSpace {
   uint64_t move(uint64_t address, uint64_t bytes);
   // A further device's context takes for itself what the first one had in a region apart.
   void prepare_further_context();
+  int contexts() const { return contexts_; }  // that were prepared
 
  private:
   struct Region {
@@ -86,9 +68,12 @@ class AddressSpace {
     std::list<Region>::iterator region;
     uint64_t bytes;
   };
-  uint64_t allocate(uint64_t bytes, RegionSource* source);
+  uint64_t allocate_from(RegionSource* source, uint64_t bytes);
+  void release_locked(uint64_t address);
   uint64_t carve(std::list<Region>::iterator region, FreeRanges::Piece piece, uint64_t bytes);
 
+  std::mutex mutex_;
+  std::atomic<int> contexts_{0};
   RegionSource* high_;
   RegionSource* low_;
   std::list<Region> regions_;  // newest first

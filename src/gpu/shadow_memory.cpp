@@ -7,7 +7,7 @@
 
 namespace tonnage::gpu {
 
-struct ContentStore::Buffer {
+struct ShadowMemory::Buffer {
   Buffer(std::atomic<uint64_t>* kept, size_t n)
       : kept_bytes(kept), size(n), data(new (std::nothrow) unsigned char[n]) {
     if (data) kept_bytes->fetch_add(size, std::memory_order_relaxed);
@@ -22,7 +22,7 @@ struct ContentStore::Buffer {
   std::unique_ptr<unsigned char[]> data;
 };
 
-struct ContentStore::Pending {
+struct ShadowMemory::Pending {
   Pending(size_t bytes, std::unique_ptr<Promise> p) : n(bytes), promise(std::move(p)) {}
   const size_t n;
   std::mutex mutex;  // held while fetching: others wait for the same bytes
@@ -31,7 +31,7 @@ struct ContentStore::Pending {
   std::shared_ptr<Buffer> bytes;  // when done; null: not known
 };
 
-std::shared_ptr<ContentStore::Buffer> ContentStore::make_buffer(size_t n) {
+std::shared_ptr<ShadowMemory::Buffer> ShadowMemory::make_buffer(size_t n) {
   if (kept_bytes_.load(std::memory_order_relaxed) + n <= capacity_bytes_) {
     auto buffer = std::make_shared<Buffer>(&kept_bytes_, n);
     if (buffer->data) return buffer;
@@ -40,7 +40,7 @@ std::shared_ptr<ContentStore::Buffer> ContentStore::make_buffer(size_t n) {
   return nullptr;
 }
 
-void ContentStore::count(uint64_t address, size_t n, int delta) {
+void ShadowMemory::count(uint64_t address, size_t n, int delta) {
   // A piece that spans more pages than the filter has slots counts once in each slot.
   uint64_t pages = ((address + n - 1) >> 21) - (address >> 21) + 1;
   if (pages > (1u << kFilterBits)) pages = 1u << kFilterBits;
@@ -49,13 +49,13 @@ void ContentStore::count(uint64_t address, size_t n, int delta) {
                                                         std::memory_order_relaxed);
 }
 
-void ContentStore::insert(uint64_t address, Piece piece) {
+void ShadowMemory::insert(uint64_t address, Piece piece) {
   count(address, piece.n, 1);
   if (piece.pending) promises_.fetch_add(1, std::memory_order_relaxed);
   pieces_[address] = std::move(piece);
 }
 
-ContentStore::Map::const_iterator ContentStore::first_overlap(uint64_t address) const {
+ShadowMemory::Map::const_iterator ShadowMemory::first_overlap(uint64_t address) const {
   auto it = pieces_.upper_bound(address);
   if (it != pieces_.begin()) {
     auto before = std::prev(it);
@@ -64,7 +64,7 @@ ContentStore::Map::const_iterator ContentStore::first_overlap(uint64_t address) 
   return it;
 }
 
-void ContentStore::erase_range(uint64_t address, size_t n) {
+void ShadowMemory::erase_range(uint64_t address, size_t n) {
   const uint64_t end = address + n;
   auto it = first_overlap(address);
   while (it != pieces_.end() && it->first < end) {
@@ -88,7 +88,7 @@ void ContentStore::erase_range(uint64_t address, size_t n) {
   }
 }
 
-void ContentStore::set(uint64_t address, const void* bytes, size_t n) {
+void ShadowMemory::set(uint64_t address, const void* bytes, size_t n) {
   if (n == 0) return;
   std::shared_ptr<Buffer> buffer = make_buffer(n);
   if (buffer) std::memcpy(buffer->data.get(), bytes, n);
@@ -101,7 +101,7 @@ void ContentStore::set(uint64_t address, const void* bytes, size_t n) {
   insert(address, std::move(piece));
 }
 
-void ContentStore::fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
+void ShadowMemory::fill(uint64_t address, uint32_t pattern, unsigned width, size_t n) {
   if (n == 0) return;
   std::lock_guard lock(mutex_);
   erase_range(address, n);
@@ -113,7 +113,7 @@ void ContentStore::fill(uint64_t address, uint32_t pattern, unsigned width, size
   insert(address, std::move(piece));
 }
 
-void ContentStore::promise(uint64_t address, size_t n, std::unique_ptr<Promise> promise) {
+void ShadowMemory::promise(uint64_t address, size_t n, std::unique_ptr<Promise> promise) {
   if (n == 0) return;
   Piece piece;
   piece.n = n;
@@ -123,7 +123,7 @@ void ContentStore::promise(uint64_t address, size_t n, std::unique_ptr<Promise> 
   insert(address, std::move(piece));
 }
 
-void ContentStore::settle(uint64_t address, size_t n) {
+void ShadowMemory::settle(uint64_t address, size_t n) {
   while (promises_.load(std::memory_order_relaxed) != 0) {
     std::shared_ptr<Pending> pending;
     {
@@ -157,13 +157,13 @@ void ContentStore::settle(uint64_t address, size_t n) {
   }
 }
 
-void ContentStore::forget(uint64_t address, size_t n) {
+void ShadowMemory::forget(uint64_t address, size_t n) {
   if (n == 0 || !any(address, n)) return;
   std::lock_guard lock(mutex_);
   erase_range(address, n);
 }
 
-bool ContentStore::any(uint64_t address, size_t n) const {
+bool ShadowMemory::any(uint64_t address, size_t n) const {
   if (n == 0) return false;
   const uint64_t pages = ((address + n - 1) >> 21) - (address >> 21) + 1;
   bool maybe = pages > 64;
@@ -175,7 +175,7 @@ bool ContentStore::any(uint64_t address, size_t n) const {
   return it != pieces_.end() && it->first < address + n;
 }
 
-void ContentStore::write_piece(uint64_t piece_address, const Piece& piece, uint64_t from, size_t n,
+void ShadowMemory::write_piece(uint64_t piece_address, const Piece& piece, uint64_t from, size_t n,
                                unsigned char* out) {
   if (piece.bytes) {
     std::memcpy(out, piece.bytes->data.get() + piece.offset + (from - piece_address), n);
@@ -190,7 +190,7 @@ void ContentStore::write_piece(uint64_t piece_address, const Piece& piece, uint6
   for (size_t i = 0; i < n; i++) out[i] = pattern[(from + i - piece.phase_base) % piece.width];
 }
 
-bool ContentStore::get(uint64_t address, void* out, size_t n) {
+bool ShadowMemory::get(uint64_t address, void* out, size_t n) {
   if (n == 0) return true;
   if (!any(address, 1)) return false;
   settle(address, n);
@@ -211,7 +211,7 @@ bool ContentStore::get(uint64_t address, void* out, size_t n) {
   return true;
 }
 
-size_t ContentStore::read(uint64_t address, void* out, size_t n) {
+size_t ShadowMemory::read(uint64_t address, void* out, size_t n) {
   settle(address, n);
   auto* bytes = static_cast<unsigned char*>(out);
   std::memset(bytes, 0, n);
@@ -227,7 +227,7 @@ size_t ContentStore::read(uint64_t address, void* out, size_t n) {
   return n - known;
 }
 
-void ContentStore::copy(uint64_t dst, uint64_t src, size_t n) {
+void ShadowMemory::copy(uint64_t dst, uint64_t src, size_t n) {
   if (n == 0 || dst == src) return;
   if (!any(src, n)) {
     forget(dst, n);

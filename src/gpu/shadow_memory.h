@@ -24,10 +24,10 @@ class Promise {
   virtual bool fetch(void* out, size_t n) = 0;
 };
 
-class ContentStore {
+class ShadowMemory {
  public:
   // Bytes kept in all; beyond it the store refuses new bytes (they become unknown) and counts them.
-  explicit ContentStore(uint64_t capacity_bytes = 2ull << 30) : capacity_bytes_(capacity_bytes) {}
+  explicit ShadowMemory(uint64_t capacity_bytes = 2ull << 30) : capacity_bytes_(capacity_bytes) {}
 
   void set(uint64_t address, const void* bytes, size_t n);
   // Fills [address, address + n) with a pattern of `width` bytes (1, 2 or 4); n is a multiple of

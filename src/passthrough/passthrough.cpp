@@ -165,7 +165,8 @@ void measure_growth(int device) {
     DeviceMemory& memory = pass().devices[device];
     if (!memory.has_other_pools) more = memory.overhead.grew(in_use, memory.block_bytes + in_pool);
   }
-  if (more) record_module_load(device, more, "measured", /*modelled=*/false);
+  if (more)
+    record_driver_memory(device, more, abi::DriverMemory::kCode, "measured", /*modelled=*/false);
 }
 
 void took(CUresult result, uint64_t address, uint64_t bytes, DeviceMemoryKind kind, int device) {
@@ -200,11 +201,12 @@ void forget_block(uint64_t address) {
   record_device_free(block.device, address, block.bytes, block.kind);
 }
 
+uint64_t round_to_granularity(size_t bytes) {
+  return gpu::round_up(bytes, gpu::kAllocationGranularity);
+}
 void gave_back(CUresult result, uint64_t address) {
   if (pass().recording && result == CUDA_SUCCESS && address) forget_block(address);
 }
-
-uint64_t granules(size_t bytes) { return gpu::round_up(bytes, gpu::kAllocationGranularity); }
 
 std::string kernel_name(const void* handle) {
   std::lock_guard lock(pass().mutex);
@@ -310,8 +312,8 @@ PASS_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 REAL(cuMemAlloc_v2, CUdeviceptr*, size_t);
 PASS_API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   const CUresult result = real_cuMemAlloc_v2(address, bytes);
-  took(result, result == CUDA_SUCCESS ? *address : 0, granules(bytes), DeviceMemoryKind::kPlain,
-       current_device());
+  took(result, result == CUDA_SUCCESS ? *address : 0, round_to_granularity(bytes),
+       DeviceMemoryKind::kPlain, current_device());
   return result;
 }
 REAL(cuMemAllocPitch_v2, CUdeviceptr*, size_t*, size_t, size_t, unsigned);
@@ -319,7 +321,8 @@ PASS_API cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
                             unsigned element) {
   const CUresult result = real_cuMemAllocPitch_v2(address, pitch, width, height, element);
   if (result == CUDA_SUCCESS)
-    took(result, *address, granules(*pitch * height), DeviceMemoryKind::kPitched, current_device());
+    took(result, *address, round_to_granularity(*pitch * height), DeviceMemoryKind::kPitched,
+         current_device());
   return result;
 }
 REAL(cuMemFree_v2, CUdeviceptr);

@@ -588,6 +588,64 @@ TEST_F(GraphMemoryTest, TakesWhatAnH200Takes) {
   expect(0);
 }
 
+// As an H200 (driver 580) has it: allocations of one graph share an address and its memory where
+// one is freed before the next begins; a graph of memory nodes alone takes nothing for itself.
+TEST_F(GraphMemoryTest, AllocationsShareAnAddressWhereOneIsFreedBeforeTheNext) {
+  CU_OK(CU(cuDeviceGraphMemTrim)(0));
+  for (const bool early : {true, false}) {
+    const uint64_t before = used();
+    CUdeviceptr addresses[3] = {};
+    CU_OK(begin());
+    for (CUdeviceptr& address : addresses) {
+      CU_OK(CU(cuMemAllocAsync)(&address, 64 * kMiB, stream_));
+      if (early) CU_OK(CU(cuMemFreeAsync)(address, stream_));
+    }
+    for (CUdeviceptr address : addresses)
+      if (!early) CU_OK(CU(cuMemFreeAsync)(address, stream_));
+    CU_OK(end());
+    CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
+    EXPECT_EQ(used(), before);
+    EXPECT_EQ(addresses[0] == addresses[1], early);
+    EXPECT_EQ(addresses[0] == addresses[2], early);
+    for (int i = 0; i < 2; i++) {
+      CU_OK(CU(cuGraphLaunch)(exec_, stream_));
+      EXPECT_EQ(used(), before + (early ? 64 : 192) * kMiB);
+    }
+    CU_OK(CU(cuGraphExecDestroy)(exec_));
+    CU_OK(CU(cuGraphDestroy)(graph_));
+    CU_OK(CU(cuDeviceGraphMemTrim)(0));
+    EXPECT_EQ(used(), before);
+  }
+}
+
+// A free node beside the stream's own order frees nothing for what follows in the stream.
+TEST_F(GraphMemoryTest, AFreeBesideTheOrderGivesNothingToTheNext) {
+  CU_OK(CU(cuDeviceGraphMemTrim)(0));
+  const uint64_t before = used();
+  CUdeviceptr first = 0, second = 0;
+  CU_OK(begin());
+  CU_OK(CU(cuMemAllocAsync)(&first, 64 * kMiB, stream_));
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  CUgraph capturing = nullptr;
+  const CUgraphNode* dependencies = nullptr;
+  size_t count = 0;
+  CU_OK(CU(cuStreamGetCaptureInfo_v2)(stream_, &status, &id, &capturing, &dependencies, &count));
+  CUgraphNode node = nullptr;
+  CU_OK(CU(cuGraphAddMemFreeNode)(&node, capturing, dependencies, count, first));
+  CU_OK(CU(cuMemAllocAsync)(&second, 64 * kMiB, stream_));
+  CU_OK(CU(cuMemFreeAsync)(second, stream_));
+  CU_OK(end());
+  EXPECT_NE(first, second);
+  CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
+  CU_OK(CU(cuGraphLaunch)(exec_, stream_));
+  EXPECT_EQ(used(), before + 128 * kMiB);
+  CU_OK(CU(cuGraphExecDestroy)(exec_));
+  CU_OK(CU(cuGraphDestroy)(graph_));
+  CU_OK(CU(cuDeviceGraphMemTrim)(0));
+  EXPECT_EQ(used(), before);
+}
+
 TEST_F(GraphMemoryTest, ALaunchThatDoesNotFitFails) {
   CUdeviceptr address = 0;
   CU_OK(begin());

@@ -226,9 +226,35 @@ TEST_F(MemoryTest, ManagedMemoryIsTheHostsUntilMoved) {
   *reinterpret_cast<int*>(address) = 5;
   EXPECT_EQ(used(), before);
   int back = 0;
+  CU_OK(CU(cuMemPrefetchAsync)(address, 64 * kMiB, 0, stream_));
+  EXPECT_EQ(used(), before + 64 * kMiB);
+  CU_OK(CU(cuMemPrefetchAsync)(address, 32 * kMiB, CU_DEVICE_CPU, stream_));
+  EXPECT_EQ(used(), before + 32 * kMiB);
   CU_OK(CU(cuMemcpyDtoH_v2)(&back, address, 4));
   EXPECT_EQ(back, 5);
   CU_OK(CU(cuMemFree_v2)(address));
+  EXPECT_EQ(used(), before);
+}
+
+TEST_F(MemoryTest, AMemsetOfManagedMemoryTakesTheCardsAndNotTheHosts) {
+  CUdeviceptr address = 0;
+  const uint64_t before = used();
+  const size_t bytes = kCardBytes / 2;
+  CU_OK(CU(cuMemAllocManaged)(&address, bytes, CU_MEM_ATTACH_GLOBAL));
+  CU_OK(CU(cuMemsetD32_v2)(address, 7, bytes / 4));
+  EXPECT_EQ(used(), before + bytes);
+  EXPECT_EQ(reinterpret_cast<const int*>(address)[bytes / 8], 7);
+  // Plain memory comes first: managed memory gives way, and does not make the card run out.
+  CUdeviceptr plain = 0, larger = 0;
+  CU_OK(CU(cuMemAlloc_v2)(&plain, 3 * kGiB));
+  EXPECT_EQ(used(), before + 3 * kGiB);
+  CU_OK(CU(cuMemFree_v2)(plain));
+  CU_OK(CU(cuMemAllocManaged)(&larger, 70ull * 1000 * 1000 * 1000, CU_MEM_ATTACH_GLOBAL));
+  CU_OK(CU(cuMemsetD8_v2)(larger, 3, 70ull * 1000 * 1000 * 1000));
+  EXPECT_EQ(reinterpret_cast<const char*>(larger)[69ull * 1000 * 1000 * 1000], 3);
+  CU_OK(CU(cuMemFree_v2)(larger));
+  CU_OK(CU(cuMemFree_v2)(address));
+  EXPECT_EQ(used(), before);
 }
 
 TEST_F(MemoryTest, ContextsAreAStackOfTheThread) {

@@ -7,44 +7,12 @@
 #include <fstream>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
+
+#include "gpu/fakes.h"
 
 namespace tonnage::gpu {
 namespace {
-
-// A host whose address space is empty below `top`: regions go into the highest gap that is longer
-// by the alignment, as the kernel and the driver place them.
-class EmptyHost : public RegionSource {
- public:
-  explicit EmptyHost(uint64_t top) { gaps_[0] = top; }
-  uint64_t take(uint64_t bytes) override {
-    for (auto gap = gaps_.rbegin(); gap != gaps_.rend(); ++gap) {
-      if (gap->second < bytes + kRegion) continue;
-      gap->second -= bytes;
-      return gap->first + gap->second;
-    }
-    return 0;
-  }
-  void give_back(uint64_t address, uint64_t bytes) override {
-    auto next = gaps_.lower_bound(address);
-    if (next != gaps_.end() && next->first == address + bytes) {
-      bytes += next->second;
-      next = gaps_.erase(next);
-    }
-    if (next != gaps_.begin()) {
-      auto before = std::prev(next);
-      if (before->first + before->second == address) {
-        before->second += bytes;
-        return;
-      }
-    }
-    gaps_[address] = bytes;
-  }
-
- private:
-  std::map<uint64_t, uint64_t> gaps_;  // start -> bytes
-};
 
 class RealSequence : public testing::TestWithParam<const char*> {};
 
@@ -168,22 +136,6 @@ TEST(AddressSpace, TheDeviceHeapsPlaceGoesBackIfNothingIsBesideIt) {
   space.move(place, 506ull << 20);
   EXPECT_EQ(space.allocate(32ull << 20), heap + (384ull << 20))
       << "a new region, at the top of the gap that the old one left";
-}
-
-TEST(HostRegions, AreAlignedReservedAndFaultOnTouch) {
-  HostRegions regions;
-  const uint64_t first = regions.take(kRegion), second = regions.take(3 * kRegion);
-  ASSERT_NE(first, 0u);
-  ASSERT_NE(second, 0u);
-  EXPECT_EQ(first % kRegion, 0u);
-  EXPECT_EQ(second % kRegion, 0u);
-  EXPECT_TRUE(HostRegions::contains(first));
-  EXPECT_TRUE(HostRegions::contains(second + 3 * kRegion - 1));
-  EXPECT_FALSE(HostRegions::contains(reinterpret_cast<uint64_t>(&regions)));
-  EXPECT_DEATH(*reinterpret_cast<volatile char*>(first) = 1, "");
-  regions.give_back(first, kRegion);
-  EXPECT_FALSE(HostRegions::contains(first));
-  regions.give_back(second, 3 * kRegion);
 }
 
 }  // namespace

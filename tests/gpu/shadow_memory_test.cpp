@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kBase = 0x7f0000000000;
 
 TEST(Content, BytesComeBackAndUnknownOnesAreSaid) {
-  ContentStore store;
+  ShadowMemory store;
   const char text[] = "known";
   store.set(kBase, text, 5);
   char out[8] = "xxxxxxx";
@@ -35,7 +35,7 @@ TEST(Content, BytesComeBackAndUnknownOnesAreSaid) {
 }
 
 TEST(Content, APatternOfAnySizeTakesNoMemory) {
-  ContentStore store;
+  ShadowMemory store;
   store.fill(kBase, 0x01020304, 4, 1ull << 36);
   EXPECT_EQ(store.kept_bytes(), 0u);
   uint32_t value = 0;
@@ -49,7 +49,7 @@ TEST(Content, APatternOfAnySizeTakesNoMemory) {
 }
 
 TEST(Content, BeyondItsCapacityBytesBecomeUnknown) {
-  ContentStore store(1000);
+  ShadowMemory store(1000);
   std::vector<char> big(2000, 1);
   store.set(kBase, big.data(), 500);
   store.set(kBase + 100, big.data(), 2000);
@@ -60,7 +60,7 @@ TEST(Content, BeyondItsCapacityBytesBecomeUnknown) {
 
 TEST(Content, TortureAgainstPlainBytes) {
   constexpr size_t kSize = 5000;
-  ContentStore store;
+  ShadowMemory store;
   std::vector<int> plain(kSize, -1);  // -1: unknown
   std::mt19937 random(3);
   for (int round = 0; round < 20000; round++) {
@@ -130,7 +130,7 @@ class Counted : public Promise {
 };
 
 TEST(Content, APromiseIsFetchedOnceWhenItIsRead) {
-  ContentStore store;
+  ShadowMemory store;
   int fetched = 0, released = 0;
   store.promise(kBase, 8, std::make_unique<Counted>(&fetched, &released, "promised"));
   store.copy(kBase + 100, kBase + 2, 4);
@@ -147,7 +147,7 @@ TEST(Content, APromiseIsFetchedOnceWhenItIsRead) {
 }
 
 TEST(Content, ABrokenPromiseIsUnknown) {
-  ContentStore store;
+  ShadowMemory store;
   int fetched = 0, released = 0;
   store.promise(kBase, 4, std::make_unique<Counted>(&fetched, &released, ""));
   store.copy(kBase + 64, kBase, 4);
@@ -160,7 +160,7 @@ TEST(Content, ABrokenPromiseIsUnknown) {
 }
 
 TEST(Content, AForgottenPromiseIsReleasedUnfetched) {
-  ContentStore store;
+  ShadowMemory store;
   int fetched = 0, released = 0;
   store.promise(kBase, 4, std::make_unique<Counted>(&fetched, &released, "some"));
   store.fill(kBase, 0, 1, 4);
@@ -170,7 +170,7 @@ TEST(Content, AForgottenPromiseIsReleasedUnfetched) {
 
 // Two threads that read at once wait for the same bytes, and others are not held up meanwhile.
 TEST(Content, AReaderThatWaitsHoldsNobodyUp) {
-  ContentStore store;
+  ShadowMemory store;
   std::atomic<bool> waiting{false}, go{false};
   struct Slow : Promise {
     std::atomic<bool>*waiting, *go;

@@ -215,6 +215,8 @@ struct Timeline::Builder {
   void host_event(const MemoryEvent& event) {
     auto& [now, peak] = pinned[event.process];
     const uint64_t key = event.address ^ (uint64_t{event.process} << 48);
+    // Managed memory is not pinned; what of it is on a card has events of its own.
+    if (event.value == static_cast<uint64_t>(abi::DeviceMemoryKind::kManaged)) return;
     if (event.kind == EventKind::kHostAlloc) {
       pinned_live[key] = event.size_bytes;
       now += event.size_bytes;

@@ -14,7 +14,7 @@ namespace tonnage::driver {
 namespace {
 
 // A block that small arrays share.
-struct SharedGranule {
+struct ArrayBlock {
   uint64_t start = 0;
   Device* device = nullptr;
   unsigned element = 0;
@@ -22,8 +22,8 @@ struct SharedGranule {
 };
 
 struct Table {
-  std::mutex mutex;                     // before memory_mutex
-  std::vector<SharedGranule> granules;  // oldest first
+  std::mutex mutex;                // before memory_mutex
+  std::vector<ArrayBlock> blocks;  // oldest first
   std::unordered_map<const void*, std::unique_ptr<Array>> arrays;
   std::unordered_map<const void*, std::unique_ptr<MipmappedArray>> mipmapped;
 };
@@ -88,15 +88,15 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
     *out = address;
     return result;
   }
-  auto& granules = table().granules;
-  for (SharedGranule& granule : granules) {
-    if (granule.device != context->device || granule.element != element) continue;
-    for (auto it = granule.free.begin(); it != granule.free.end(); ++it) {
+  auto& blocks = table().blocks;
+  for (ArrayBlock& block : blocks) {
+    if (block.device != context->device || block.element != element) continue;
+    for (auto it = block.free.begin(); it != block.free.end(); ++it) {
       if (it->second < bytes) continue;
       *out = it->first;
       const uint64_t rest = it->second - bytes;
-      granule.free.erase(it);
-      if (rest) granule.free[*out + bytes] = rest;
+      block.free.erase(it);
+      if (rest) block.free[*out + bytes] = rest;
       return CUDA_SUCCESS;
     }
   }
@@ -105,24 +105,23 @@ CUresult take_memory(Context* context, uint64_t bytes, unsigned element, uint64_
       allocate_device_memory(context->device, nullptr, gpu::kAllocationGranularity,
                              abi::DeviceMemoryKind::kArray, &address);
   if (result != CUDA_SUCCESS) return result;
-  SharedGranule& granule = granules.emplace_back();
-  granule.start = address;
-  granule.device = context->device;
-  granule.element = element;
+  ArrayBlock& block = blocks.emplace_back();
+  block.start = address;
+  block.device = context->device;
+  block.element = element;
   if (bytes < gpu::kAllocationGranularity)
-    granule.free[address + bytes] = gpu::kAllocationGranularity - bytes;
+    block.free[address + bytes] = gpu::kAllocationGranularity - bytes;
   *out = address;
   return CUDA_SUCCESS;
 }
 
 void give_memory(uint64_t address, uint64_t bytes) {
   if (!address) return;
-  auto& granules = table().granules;
-  const auto it =
-      std::find_if(granules.begin(), granules.end(), [address](const SharedGranule& granule) {
-        return address >= granule.start && address < granule.start + gpu::kAllocationGranularity;
-      });
-  if (it == granules.end()) {
+  auto& blocks = table().blocks;
+  const auto it = std::find_if(blocks.begin(), blocks.end(), [address](const ArrayBlock& block) {
+    return address >= block.start && address < block.start + gpu::kAllocationGranularity;
+  });
+  if (it == blocks.end()) {
     free_device_memory(address);
     return;
   }
@@ -142,7 +141,7 @@ void give_memory(uint64_t address, uint64_t bytes) {
   }
   if (bytes < gpu::kAllocationGranularity) return;
   const uint64_t start = it->start;
-  granules.erase(it);
+  blocks.erase(it);
   free_device_memory(start);
 }
 

@@ -30,4 +30,13 @@ unsigned element_bytes(CUarray_format format, unsigned channels);
 bool find_array(CUarray handle, Array* out);  // false: not an array
 bool is_mipmapped_array(CUmipmappedArray handle);
 
+// Where the elements of an array are kept. False: not an array.
+struct ArrayPlace {
+  uint64_t address = 0;  // of element (0, 0, 0), device memory
+  uint64_t row_bytes = 0;
+  uint64_t rows = 1;  // per slice
+  uint64_t slices = 1;
+};
+bool array_place(CUarray array, ArrayPlace* out);
+
 }  // namespace tonnage::driver

@@ -1,9 +1,11 @@
 // Contexts: the primary one of each device, others, and each thread's stack of current ones.
 #include <vector>
 
+#include "driver/api/memory.h"
+#include "driver/api/memory_pools.h"
 #include "driver/entry_points.h"
-#include "driver/footprint.h"
 #include "driver/graphs/graph.h"
+#include "driver/host_layout.h"
 #include "driver/recorder_loader.h"
 #include "driver/recording.h"
 #include "driver/state.h"
@@ -42,14 +44,26 @@ Context* make_context(Driver* state, Device* device, unsigned flags, bool primar
   return context;
 }
 
+// What the driver holds when a device's first context has been made: addresses of the host's and
+// the card's (their memory is part of CardDesc::context_bytes).
+void prepare_context_memory(Driver* state, Device* device) {
+  static std::mutex& mutex = *new std::mutex;
+  std::lock_guard lock(mutex);
+  if (device->footprint.is_prepared()) return;
+  const bool first = state->addresses.contexts() == 0;
+  lay_out_host_at_context(first ? &state->high_regions : nullptr);
+  if (!first) state->addresses.prepare_further_context();
+  device->footprint.prepare_context();
+}
+
 // A context takes card memory before anything is allocated. Fails as a real card that is nearly
 // full does.
-bool charge_context(Context* context) {
+bool charge_context(Driver* state, Context* context) {
   Device* device = context->device;
   const uint64_t bytes = device->card->context_bytes;
-  if (!charge_device(device, bytes, "context")) return false;
+  if (!device->charge(bytes, "context")) return false;
   context->charged = true;
-  prepare_context_memory(device);
+  prepare_context_memory(state, device);
   record_context(device->index, bytes);
   return true;
 }
@@ -78,20 +92,19 @@ void set_current(Context* context) {
 // Frees what belongs to a context: allocations, streams, events. Its object stays, marked dead,
 // since handles may linger.
 void tear_down(Driver* state, Context* context) {
-  std::vector<uint64_t> addresses;
+  std::vector<Allocation> left;
   {
     std::lock_guard lock(state->memory_mutex);
     for (auto& [address, allocation] : state->allocations)
       if (allocation.context == context && allocation.device && !allocation.owned_elsewhere)
-        addresses.push_back(address);
+        left.push_back(allocation);
   }
-  for (uint64_t address : addresses) free_device_memory(address);
+  for (const Allocation& allocation : left) free_allocation(allocation);
   context->alive.store(false);
   drop_context_storage(to_handle(context));
-  if (context->charged)
-    state->ledger.refund(context->device->physical, context->device->card->context_bytes);
-  const uint64_t code = context->device->code_bytes.exchange(0);
-  if (code) state->ledger.refund(context->device->physical, code);
+  if (context->charged) context->device->refund(context->device->card->context_bytes);
+  const uint64_t code = context->device->driver_bytes.exchange(0);
+  if (code) context->device->refund(code);
   context->charged = false;
 }
 
@@ -104,7 +117,7 @@ CUresult cuDevicePrimaryCtxRetain(Driver* state, CUcontext* out, Device* device)
     context->flags = device->primary_flags;
     context->limits.clear();
     context->peers.clear();
-    if (!charge_context(context)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!charge_context(state, context)) return CUDA_ERROR_OUT_OF_MEMORY;
     context->alive.store(true);
     device->primary_refs = 0;
   }
@@ -163,7 +176,7 @@ CUresult cuDevicePrimaryCtxReset(Device* handle) {
 CUresult cuCtxCreate_v2(Driver* state, CUcontext* out, unsigned int flags, Device* device) {
   if (!out || (flags & ~kKnownFlags)) return CUDA_ERROR_INVALID_VALUE;
   Context* context = make_context(state, device, flags, false);
-  if (!charge_context(context)) {
+  if (!charge_context(state, context)) {
     delete context;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -268,14 +281,14 @@ CUresult cuCtxGetApiVersion(Context* current, CUcontext handle, unsigned int* ve
 
 CUresult cuCtxSynchronize(Context* context) {
   if (const CUresult result = capture_refuse_wait(context); result != CUDA_SUCCESS) return result;
-  pools_on_synchronise(context);
+  trim_pools_at_synchronise(context);
   return CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize_v2(Driver*, CUcontext handle) {
   Context* context = handle ? to_context(handle) : current_context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult result = capture_refuse_wait(context); result != CUDA_SUCCESS) return result;
-  pools_on_synchronise(context);
+  trim_pools_at_synchronise(context);
   return CUDA_SUCCESS;
 }
 

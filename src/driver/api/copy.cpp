@@ -8,6 +8,7 @@
 #include "driver/bridge.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
+#include "driver/host_regions.h"
 #include "driver/recording.h"
 #include "driver/state.h"
 
@@ -17,6 +18,26 @@ namespace {
 int device_of(uint64_t address) {
   Allocation allocation;
   return find_allocation(address, &allocation) && allocation.device ? allocation.device->index : 0;
+}
+
+// Sets of managed memory of this size and more take no memory of the host, which may not have it.
+constexpr size_t kLargeFill = 64u << 20;
+
+void write_pattern(unsigned char* out, uint32_t pattern, unsigned width, size_t n) {
+  for (size_t i = 0; i < n; i += width) memcpy(out + i, &pattern, width);
+}
+
+bool lies_in_managed(uint64_t address, size_t n) {
+  Allocation allocation;
+  return find_allocation(address, &allocation) &&
+         allocation.kind == abi::DeviceMemoryKind::kManaged &&
+         n <= allocation.address + allocation.requested_bytes - address;
+}
+
+// A managed range as the device uses it, where there is any.
+void use_managed(const Stream* stream, uint64_t address) {
+  Driver* state = driver();
+  if (state->managed.any()) state->managed.use(address, stream->context->device);
 }
 
 bool keep_upload(Driver* state, size_t n) {
@@ -59,8 +80,8 @@ void fill_bytes(uint64_t dst, uint32_t pattern, unsigned width, size_t n) {
     state->content.fill(dst, pattern, width, n);
     return;
   }
-  auto* out = reinterpret_cast<unsigned char*>(dst);
-  for (size_t i = 0; i < n; i += width) memcpy(out + i, &pattern, width);
+  if (n >= kLargeFill && lies_in_managed(dst, n) && fill_host_pages(dst, pattern, width, n)) return;
+  write_pattern(reinterpret_cast<unsigned char*>(dst), pattern, width, n);
 }
 
 // Whether [address, address + n) is memory that a copy may touch: device addresses must be allocated.
@@ -94,6 +115,8 @@ CUresult copy_linear(uint64_t dst, uint64_t src, size_t n, Stream* stream) {
     return capture_memcpy(stream, copy);
   }
   advance(stream);
+  use_managed(stream, dst);
+  use_managed(stream, src);
   move_bytes(dst, src, n);
   return CUDA_SUCCESS;
 }
@@ -121,6 +144,7 @@ CUresult set_rows(uint64_t dst, size_t pitch, uint32_t pattern, unsigned width, 
     return capture_memset(stream, node);
   }
   advance(stream);
+  use_managed(stream, dst);
   for (size_t row = 0; row < rows; row++)
     fill_bytes(dst + row * pitch, pattern, width, columns * width);
   return CUDA_SUCCESS;

@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "driver/api/virtual_memory.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
+#include "driver/reserved_ranges.h"
 #include "driver/shared_block.h"
 
 namespace tonnage::driver {
@@ -150,7 +150,7 @@ CUresult cuIpcCloseMemHandle(Driver* state, CUdeviceptr address) {
     if (remove_allocation(address, &removed))
       record_device_free(removed.device->index, address, 0, removed.kind);
     state->content.forget(address, bytes);
-    release_range(address, gpu::round_up(bytes, gpu::kAllocationGranularity));
+    release_range(address);
     opened.erase(opened.begin() + static_cast<long>(i));
     return CUDA_SUCCESS;
   }

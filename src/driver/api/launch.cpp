@@ -9,7 +9,6 @@
 #include "driver/bridge.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
-#include "driver/kernel_time.h"
 #include "driver/recording.h"
 #include "driver/state.h"
 
@@ -21,26 +20,9 @@ cards::KernelAttributes attributes_of(Function* function) {
   return cards::resolve(*function->info, function->settings, *function->module->device->card);
 }
 
-// What a kernel that nobody accounts for may have written: everything behind its pointer arguments
-// becomes unknown.
-void forget_behind_arguments(const Function& function, void** params, void** extra, bool in_graph) {
-  Driver* state = driver();
-  auto look_at = [&](uint64_t word) {
-    if (!state->is_device_address(word)) return;
-    // PyTorch's blocks share big allocations. What begins at a live block writes that block alone;
-    // of a graph's kernels the blocks may be gone, and others in their place.
-    if (const uint64_t bytes = in_graph ? 0 : torch_blocks().bytes_at(word))
-      return state->content.forget(word, bytes);
-    Allocation allocation;
-    if (!find_allocation(word, &allocation)) return;
-    const uint64_t end =
-        allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
-    if (!state->content.any(word, end - word)) return;
-    // A place inside a block, as the end of a range is: no further than the block.
-    const auto [begin, bytes] =
-        in_graph ? std::pair<uint64_t, uint64_t>() : torch_blocks().containing(word);
-    state->content.forget(word, (bytes ? begin + bytes : end) - word);
-  };
+// Calls `use` with every word of a kernel's arguments that may be a pointer.
+template <class Use>
+void each_argument_word(const Function& function, void** params, void** extra, Use use) {
   const unsigned char* packed = nullptr;
   size_t packed_bytes = 0;
   for (void** at = extra; at && *at != CU_LAUNCH_PARAM_END; at += 2) {
@@ -58,9 +40,53 @@ void forget_behind_arguments(const Function& function, void** params, void** ext
     for (size_t offset = 0; offset + 8 <= param.size_bytes; offset += 8) {
       uint64_t word = 0;
       memcpy(&word, bytes + offset, 8);
-      look_at(word);
+      use(word);
     }
   }
+}
+
+// What a kernel that nobody accounts for may have written: everything behind its pointer arguments
+// becomes unknown.
+void forget_behind_arguments(const Function& function, void** params, void** extra, bool in_graph) {
+  Driver* state = driver();
+  each_argument_word(function, params, extra, [&](uint64_t word) {
+    if (!state->is_device_address(word)) return;
+    // PyTorch's blocks share big allocations. What begins at a live block writes that block alone;
+    // of a graph's kernels the blocks may be gone, and others in their place.
+    if (const uint64_t bytes = in_graph ? 0 : torch_blocks().bytes_at(word))
+      return state->content.forget(word, bytes);
+    Allocation allocation;
+    if (!find_allocation(word, &allocation)) return;
+    const uint64_t end =
+        allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
+    if (!state->content.any(word, end - word)) return;
+    // A place inside a block, as the end of a range is: no further than the block.
+    const auto [begin, bytes] =
+        in_graph ? std::pair<uint64_t, uint64_t>() : torch_blocks().containing(word);
+    state->content.forget(word, (bytes ? begin + bytes : end) - word);
+  });
+}
+
+// Of a CUTLASS 2 kernel's parameters the first three words are the product's extents m, n, k.
+bool find_product_extents(const Function& function, void** params, int32_t extents[3]) {
+  if (!params || function.info->params.empty() || function.info->params[0].size_bytes < 12 ||
+      !params[0])
+    return false;
+  memcpy(extents, params[0], 12);
+  return extents[0] > 0 && extents[1] > 0 && extents[2] > 0;
+}
+
+// Ticks of a launch on the virtual clock (gpu/kernel_time.h).
+uint64_t count_ticks(Function* function, void** params) {
+  gpu::KernelSpeed speed = function->speed.load(std::memory_order_relaxed);
+  if (speed == gpu::KernelSpeed::kNotLooked) {
+    speed = gpu::find_kernel_speed(function->name);
+    function->speed.store(speed, std::memory_order_relaxed);
+  }
+  int32_t extents[3];
+  if (speed == gpu::KernelSpeed::kOrdinary || !find_product_extents(*function, params, extents))
+    return 1;
+  return gpu::count_product_ticks(extents[0], extents[1], extents[2]);
 }
 
 CUresult check_launch(Function* function, const KernelLaunch& launch, const Context* context) {
@@ -115,12 +141,15 @@ CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph) {
     const CUlaunchAttribute& attribute = launch.attributes[i];
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN &&
         attribute.value.memSyncDomain == CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE)
-      if (const CUresult result = prepare_remote_domain(stream->context->device);
-          result != CUDA_SUCCESS)
-        return result;
+      if (!stream->context->device->footprint.prepare_remote_domain())
+        return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  advance(stream, kernel_ticks(function, launch.params));
+  advance(stream, count_ticks(function, launch.params));
   stream->context->device->launches.fetch_add(1, std::memory_order_relaxed);
+  if (driver()->managed.any())
+    each_argument_word(*function, launch.params, launch.extra, [&](uint64_t word) {
+      driver()->managed.use(word, stream->context->device);
+    });
   if ((launch.params || launch.extra) && !accounted_for(function->info->name))
     forget_behind_arguments(*function, launch.params, launch.extra, in_graph);
   return CUDA_SUCCESS;

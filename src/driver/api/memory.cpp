@@ -4,17 +4,49 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "driver/api/memory.h"
+#include "driver/api/memory_pools.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
-#include "driver/pinned_memory.h"
+#include "driver/recorder_loader.h"
 #include "driver/recording.h"
-#include "driver/small_memory.h"
 #include "driver/state.h"
 
 namespace tonnage::driver {
 namespace {
 
 using abi::DeviceMemoryKind;
+
+void* take_pinned(const Device* device, size_t bytes) {
+  auto* memory = reinterpret_cast<void*>(driver()->pinned.allocate(device->index, bytes));
+  if (memory && bytes <= gpu::PinnedMemory::kLargestShared) memset(memory, 0, bytes);
+  return memory;
+}
+
+CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out) {
+  load_recorder();
+  Allocation allocation;
+  bool made_block = false;
+  allocation.address = context->device->small_memory.allocate(context, bytes, &made_block);
+  if (!allocation.address) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (made_block) driver()->new_id();  // a block is a buffer of its own
+  allocation.requested_bytes = bytes;
+  allocation.context = context;
+  allocation.device = context->device;
+  allocation.buffer_id = driver()->new_id();
+  add_allocation(allocation);
+  *out = allocation.address;
+  return CUDA_SUCCESS;
+}
+
+CUresult free_small(const Allocation& allocation) {
+  Allocation removed;
+  if (!remove_allocation(allocation.address, &removed)) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t bytes = removed.requested_bytes;
+  driver()->content.forget(removed.address, gpu::SmallMemory::taken(bytes));
+  return removed.device->small_memory.release(removed.address, bytes) ? CUDA_SUCCESS
+                                                                      : CUDA_ERROR_INVALID_VALUE;
+}
 
 // Host memory that the device can reach; really there, since the host uses it.
 CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMemoryKind kind,
@@ -42,14 +74,16 @@ CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMem
   allocation.host = memory;
   add_allocation(allocation);
   record_host_alloc(allocation.address, bytes, kind);
+  if (kind == DeviceMemoryKind::kManaged) driver()->managed.add(allocation.address, bytes);
   *out = memory;
   return CUDA_SUCCESS;
 }
 
 void free_host(const Allocation& allocation) {
+  if (allocation.kind == DeviceMemoryKind::kManaged) driver()->managed.remove(allocation.address);
   record_host_free(allocation.address, allocation.requested_bytes, allocation.kind);
   if (allocation.kind == DeviceMemoryKind::kHostPinned)
-    give_back_pinned(allocation.host);
+    driver()->pinned.release(allocation.address);
   else if (allocation.kind != DeviceMemoryKind::kHostRegistered)
     munmap(allocation.host, gpu::round_up(allocation.requested_bytes, 4096));
 }
@@ -63,6 +97,22 @@ CUmemorytype memory_type(const Allocation& allocation) {
 
 }  // namespace
 
+CUresult free_allocation(Allocation allocation) {
+  switch (allocation.kind) {
+    case DeviceMemoryKind::kManaged:
+    case DeviceMemoryKind::kHostPinned:
+    case DeviceMemoryKind::kHostRegistered:
+      if (remove_allocation(allocation.address, &allocation)) free_host(allocation);
+      return CUDA_SUCCESS;
+    case DeviceMemoryKind::kPool: return free_pool_memory(allocation.address);
+    case DeviceMemoryKind::kPlain:
+      if (allocation.accounted_bytes == 0) return free_small(allocation);
+      break;
+    default: break;
+  }
+  return free_device_memory(allocation.address);
+}
+
 CUresult cuMemGetInfo_v2(Context* context, size_t* free_bytes, size_t* total_bytes) {
   Driver* state = driver();
   if (free_bytes) *free_bytes = state->ledger.free(context->device->physical);
@@ -73,7 +123,7 @@ CUresult cuMemGetInfo_v2(Context* context, size_t* free_bytes, size_t* total_byt
 CUresult cuMemAlloc_v2(Context* context, CUdeviceptr* out, size_t bytes) {
   if (!out || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = capture_unsafe(); result != CUDA_SUCCESS) return result;
-  if (bytes < kSmallLimit) return allocate_small(context, bytes, out);
+  if (bytes < gpu::kSmallLimit) return allocate_small(context, bytes, out);
   return allocate_device_memory(context->device, context, bytes, DeviceMemoryKind::kPlain, out);
 }
 
@@ -98,18 +148,12 @@ CUresult cuMemFree_v2(Driver* state, CUdeviceptr address) {
   if (free_graph_memory(address)) return CUDA_SUCCESS;
   if (!allocation.address || allocation.owned_elsewhere) return CUDA_ERROR_INVALID_VALUE;
   switch (allocation.kind) {
-    case DeviceMemoryKind::kManaged:
-      if (remove_allocation(address, &allocation)) free_host(allocation);
-      return CUDA_SUCCESS;
-    case DeviceMemoryKind::kPool: return free_pool_memory(address);
     case DeviceMemoryKind::kHostPinned:
     case DeviceMemoryKind::kHostRegistered:
     case DeviceMemoryKind::kIpc:
     case DeviceMemoryKind::kVirtual: return CUDA_ERROR_INVALID_VALUE;
-    default: break;
+    default: return free_allocation(allocation);
   }
-  if (allocation.accounted_bytes == 0) return free_small(allocation);
-  return free_device_memory(address);
 }
 
 CUresult cuMemGetAddressRange_v2(Driver*, CUdeviceptr* base, size_t* size, CUdeviceptr address) {
@@ -194,8 +238,6 @@ CUresult cuMemHostGetFlags(Driver*, unsigned int* flags, void* pointer) {
   return CUDA_SUCCESS;
 }
 
-// Managed memory lives on the host until something moves it; it never makes a card run out, so it
-// is not on its account.
 CUresult cuMemAllocManaged(Context* context, CUdeviceptr* out, size_t bytes, unsigned int flags) {
   if (!out || bytes == 0 ||
       (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
@@ -208,29 +250,66 @@ CUresult cuMemAllocManaged(Context* context, CUdeviceptr* out, size_t bytes, uns
   *out = reinterpret_cast<CUdeviceptr>(memory);
   return result;
 }
-CUresult cuMemPrefetchAsync(Driver*, CUdeviceptr address, size_t, CUdevice, CUstream) {
-  Allocation allocation;
-  return find_allocation(address, &allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+
+namespace {
+
+// Where the API says that managed memory shall be; null card: on the host.
+CUresult find_place(Driver* state, CUdevice device, Device** card) {
+  *card = nullptr;
+  if (device == CU_DEVICE_CPU) return CUDA_SUCCESS;
+  *card = state->device(device);
+  return *card ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
-CUresult cuMemPrefetchAsync_v2(Driver* state, CUdeviceptr address, size_t bytes, CUmemLocation,
-                               unsigned int, CUstream stream) {
-  return cuMemPrefetchAsync(state, address, bytes, 0, stream);
+CUdevice device_of(const CUmemLocation& location) {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU;
 }
-CUresult cuMemAdvise(Driver*, CUdeviceptr address, size_t, CUmem_advise, CUdevice) {
+
+}  // namespace
+
+CUresult cuMemPrefetchAsync(Driver* state, CUdeviceptr address, size_t bytes, CUdevice device,
+                            CUstream) {
+  Device* card = nullptr;
+  if (const CUresult result = find_place(state, device, &card); result != CUDA_SUCCESS)
+    return result;
   Allocation allocation;
-  return find_allocation(address, &allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!find_allocation(address, &allocation)) return CUDA_ERROR_INVALID_VALUE;
+  state->managed.prefetch(address, bytes, card, device);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemPrefetchAsync_v2(Driver* state, CUdeviceptr address, size_t bytes,
+                               CUmemLocation location, unsigned int, CUstream stream) {
+  return cuMemPrefetchAsync(state, address, bytes, device_of(location), stream);
+}
+CUresult cuMemAdvise(Driver* state, CUdeviceptr address, size_t, CUmem_advise advice,
+                     CUdevice device) {
+  Allocation allocation;
+  if (!find_allocation(address, &allocation)) return CUDA_ERROR_INVALID_VALUE;
+  Device* card = nullptr;
+  if (advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION) {
+    if (const CUresult result = find_place(state, device, &card); result != CUDA_SUCCESS)
+      return result;
+    state->managed.prefer(address, device);
+  } else if (advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) {
+    state->managed.prefer(address, gpu::ManagedMemory::kNowhere);
+  }
+  return CUDA_SUCCESS;
 }
 CUresult cuMemAdvise_v2(Driver* state, CUdeviceptr address, size_t bytes, CUmem_advise advice,
-                        CUmemLocation) {
-  return cuMemAdvise(state, address, bytes, advice, 0);
+                        CUmemLocation location) {
+  return cuMemAdvise(state, address, bytes, advice, device_of(location));
 }
-CUresult cuMemRangeGetAttribute(Driver*, void* data, size_t data_bytes, CUmem_range_attribute,
-                                CUdeviceptr address, size_t) {
+CUresult cuMemRangeGetAttribute(Driver* state, void* data, size_t data_bytes,
+                                CUmem_range_attribute attribute, CUdeviceptr address, size_t) {
   Allocation allocation;
   if (!data || !find_allocation(address, &allocation) ||
       allocation.kind != DeviceMemoryKind::kManaged)
     return CUDA_ERROR_INVALID_VALUE;
   memset(data, 0, data_bytes);
+  if (data_bytes < sizeof(int)) return CUDA_SUCCESS;
+  if (attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION)
+    *static_cast<int*>(data) = state->managed.preferred(address);
+  if (attribute == CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION)
+    *static_cast<int*>(data) = state->managed.last_prefetched(address);
   return CUDA_SUCCESS;
 }
 

@@ -7,59 +7,75 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/api/memory_pools.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph.h"
-#include "driver/memory_pool.h"
 #include "driver/recording.h"
+#include "driver/reserved_ranges.h"
+#include "driver/shared_block.h"
+#include "gpu/memory_pool.h"
 
 namespace tonnage::driver {
 namespace {
 
+struct Pool : gpu::MemoryPool {
+  Pool(Device* of, const CUmemPoolProps& properties)
+      : gpu::MemoryPool(of, of->addresses, properties.maxSize), device(of), props(properties) {}
+  Device* device;
+  CUmemPoolProps props;
+  bool is_default = false, imported = false, destroyed = false;
+  int reuse_follow_events = 1, reuse_opportunistic = 1, reuse_internal = 1;
+  uint64_t release_threshold = 0;
+  std::map<int, CUmemAccess_flags> access;  // of other devices
+  SharedBlock* shared = nullptr;
+  int fd = -1;
+};
+
 // Taken before memory_mutex and virtual_mutex; never with a GraphLock held inside.
 struct Pools {
   std::mutex mutex;
-  std::unordered_map<const void*, std::unique_ptr<MemoryPool>> live;
+  std::unordered_map<const void*, std::unique_ptr<Pool>> live;
 };
 Pools& pools() {
   static Pools* instance = new Pools;
   return *instance;
 }
 
-MemoryPool* to_pool(CUmemoryPool handle) {
+Pool* to_pool(CUmemoryPool handle) {
   const auto it = pools().live.find(handle);
   return it == pools().live.end() ? nullptr : it->second.get();
 }
-MemoryPool* to_living_pool(CUmemoryPool handle) {
-  MemoryPool* pool = to_pool(handle);
+Pool* to_living_pool(CUmemoryPool handle) {
+  Pool* pool = to_pool(handle);
   return pool && !pool->destroyed ? pool : nullptr;
 }
-CUmemoryPool to_handle(MemoryPool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
+CUmemoryPool to_handle(Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
 
-MemoryPool* add_pool(std::unique_ptr<MemoryPool> pool) {
-  MemoryPool* result = pool.get();
+Pool* add_pool(std::unique_ptr<Pool> pool) {
+  Pool* result = pool.get();
   pools().live[result] = std::move(pool);
   return result;
 }
 
-MemoryPool* default_pool(Device* device) {
+Pool* default_pool(Device* device) {
   if (device->default_pool) return to_pool(device->default_pool);
-  auto pool = std::make_unique<MemoryPool>();
-  pool->device = device;
+  CUmemPoolProps props = {};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->index};
+  auto pool = std::make_unique<Pool>(device, props);
   pool->is_default = true;
-  pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  pool->props.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->index};
-  MemoryPool* made = add_pool(std::move(pool));
+  Pool* made = add_pool(std::move(pool));
   device->default_pool = to_handle(made);
   if (!device->current_pool) device->current_pool = device->default_pool;
   return made;
 }
 
-MemoryPool* current_pool(Device* device) {
+Pool* current_pool(Device* device) {
   default_pool(device);
   return to_pool(device->current_pool);
 }
 
-void drop_if_done(MemoryPool* pool) {
+void drop_if_done(Pool* pool) {
   if (!pool->destroyed || !pool->blocks.empty()) return;
   pool->trim(0);
   pool->close();
@@ -87,7 +103,7 @@ CUresult device_of(const CUmemLocation* location, CUmemAllocationType type, Devi
   return *out ? supported(*out) : CUDA_ERROR_INVALID_DEVICE;
 }
 
-void know_allocation(uint64_t address, uint64_t bytes, Device* device, MemoryPool* pool) {
+void know_allocation(uint64_t address, uint64_t bytes, Device* device, Pool* pool) {
   Allocation allocation;
   allocation.address = address;
   allocation.requested_bytes = bytes;
@@ -114,22 +130,20 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, bool from
   CUmemPoolProps props;
   {
     std::lock_guard lock(pools().mutex);
-    MemoryPool* pool = from_current ? current_pool(device) : to_living_pool(handle);
+    Pool* pool = from_current ? current_pool(device) : to_living_pool(handle);
     if (!pool || pool->imported) return CUDA_ERROR_INVALID_VALUE;
     props = pool->props;
     if (!capturing) {
-      uint64_t address = 0;
-      CUresult result = pool->allocate(bytes, &address);
-      if (result != CUDA_SUCCESS) {  // pools may hold what they do not need
+      uint64_t address = pool->allocate(bytes);
+      if (!address) {  // pools may hold what they do not need
         uint64_t given = 0;
         for (auto& [key, other] : pools().live)
           if (other->device == pool->device && !other->imported) given += other->trim(0);
-        if (given) result = pool->allocate(bytes, &address);
+        if (given) address = pool->allocate(bytes);
       }
-      if (result != CUDA_SUCCESS) {
-        record_device_oom(pool->device->index, bytes,
-                          driver()->ledger.free(pool->device->physical));
-        return result;
+      if (!address) {
+        record_device_oom(pool->device->index, bytes, pool->device->free_bytes());
+        return CUDA_ERROR_OUT_OF_MEMORY;
       }
       know_allocation(address, bytes, pool->device, pool);
       *out = address;
@@ -157,12 +171,12 @@ CUresult release_block(CUdeviceptr address, bool wait) {
   std::lock_guard lock(pools().mutex);
   if (!find_allocation(address, &allocation) || allocation.address != address || !allocation.pool)
     return CUDA_ERROR_INVALID_VALUE;
-  MemoryPool* pool = to_pool(allocation.pool);
+  Pool* pool = to_pool(allocation.pool);
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   remove_allocation(address, &allocation);
   driver()->content.forget(address, allocation.requested_bytes);
   if (pool->imported) {
-    release_range(address, gpu::round_up(allocation.requested_bytes, gpu::kAllocationGranularity));
+    release_range(address);
     pool->blocks.erase(address);
   } else {
     pool->release(address);
@@ -178,7 +192,7 @@ CUresult release_block(CUdeviceptr address, bool wait) {
 // threshold.
 CUresult free_pool_memory(CUdeviceptr address) { return release_block(address, true); }
 
-void pools_on_synchronise(Context* context) {
+void trim_pools_at_synchronise(Context* context) {
   Pools& all = pools();
   std::lock_guard lock(all.mutex);
   for (auto& [key, pool] : all.live) {
@@ -189,7 +203,7 @@ void pools_on_synchronise(Context* context) {
   }
 }
 
-void pools_release_unused(Device* device) {
+void release_unused_pool_memory(Device* device) {
   std::lock_guard lock(pools().mutex);
   for (auto& [key, pool] : pools().live)
     if (pool->device == device && !pool->imported) pool->trim(0);
@@ -229,9 +243,7 @@ CUresult cuMemPoolCreate(Driver*, CUmemoryPool* out, const CUmemPoolProps* props
   if (types & CU_MEM_HANDLE_TYPE_FABRIC)
     return CUDA_ERROR_NOT_PERMITTED;  // as without an IMEX channel
   if (types & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR}) return CUDA_ERROR_INVALID_VALUE;
-  auto pool = std::make_unique<MemoryPool>();
-  pool->device = device;
-  pool->props = *props;
+  auto pool = std::make_unique<Pool>(device, *props);
   std::lock_guard lock(pools().mutex);
   *out = to_handle(add_pool(std::move(pool)));
   return CUDA_SUCCESS;
@@ -239,7 +251,7 @@ CUresult cuMemPoolCreate(Driver*, CUmemoryPool* out, const CUmemPoolProps* props
 
 CUresult cuMemPoolDestroy(Driver*, CUmemoryPool handle) {
   std::lock_guard lock(pools().mutex);
-  MemoryPool* pool = to_living_pool(handle);
+  Pool* pool = to_living_pool(handle);
   if (!pool || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
   if (pool->device->current_pool == handle)
     pool->device->current_pool = to_handle(default_pool(pool->device));
@@ -250,7 +262,7 @@ CUresult cuMemPoolDestroy(Driver*, CUmemoryPool handle) {
 
 CUresult cuMemPoolTrimTo(Driver*, CUmemoryPool handle, size_t keep_bytes) {
   std::lock_guard lock(pools().mutex);
-  MemoryPool* pool = to_living_pool(handle);
+  Pool* pool = to_living_pool(handle);
   if (!pool || pool->imported) return CUDA_ERROR_INVALID_VALUE;
   pool->trim(keep_bytes);
   return CUDA_SUCCESS;
@@ -259,7 +271,7 @@ CUresult cuMemPoolTrimTo(Driver*, CUmemoryPool handle, size_t keep_bytes) {
 CUresult cuMemPoolSetAttribute(Driver*, CUmemoryPool handle, CUmemPool_attribute attribute,
                                void* value) {
   std::lock_guard lock(pools().mutex);
-  MemoryPool* pool = to_living_pool(handle);
+  Pool* pool = to_living_pool(handle);
   if (!pool || !value || pool->imported) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
@@ -290,7 +302,7 @@ CUresult cuMemPoolSetAttribute(Driver*, CUmemoryPool handle, CUmemPool_attribute
 CUresult cuMemPoolGetAttribute(Driver*, CUmemoryPool handle, CUmemPool_attribute attribute,
                                void* value) {
   std::lock_guard lock(pools().mutex);
-  const MemoryPool* pool = to_living_pool(handle);
+  const Pool* pool = to_living_pool(handle);
   if (!pool || !value) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
@@ -321,7 +333,7 @@ CUresult cuMemPoolGetAttribute(Driver*, CUmemoryPool handle, CUmemPool_attribute
 CUresult cuMemPoolSetAccess(Driver* state, CUmemoryPool handle, const CUmemAccessDesc* map,
                             size_t count) {
   std::lock_guard lock(pools().mutex);
-  MemoryPool* pool = to_living_pool(handle);
+  Pool* pool = to_living_pool(handle);
   if (!pool || (count && !map)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; i++) {
     const CUmemAccessDesc& wanted = map[i];
@@ -347,7 +359,7 @@ CUresult cuMemPoolSetAccess(Driver* state, CUmemoryPool handle, const CUmemAcces
 CUresult cuMemPoolGetAccess(Driver* state, CUmemAccess_flags* flags, CUmemoryPool handle,
                             CUmemLocation* location) {
   std::lock_guard lock(pools().mutex);
-  const MemoryPool* pool = to_living_pool(handle);
+  const Pool* pool = to_living_pool(handle);
   if (!pool || !flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
   const Device* device = state->device(location->id);
@@ -388,7 +400,7 @@ CUresult cuMemSetMemPool(Driver*, CUmemLocation* location, CUmemAllocationType t
   if (const CUresult result = device_of(location, type, &device); result != CUDA_SUCCESS)
     return result;
   std::lock_guard lock(pools().mutex);
-  const MemoryPool* pool = to_living_pool(handle);
+  const Pool* pool = to_living_pool(handle);
   if (!pool || pool->imported || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
   default_pool(device);
   device->current_pool = handle;
@@ -413,7 +425,7 @@ CUresult cuMemPoolExportToShareableHandle(Driver* state, void* out, CUmemoryPool
                                           CUmemAllocationHandleType type,
                                           unsigned long long flags) {
   std::lock_guard lock(pools().mutex);
-  MemoryPool* pool = to_living_pool(handle);
+  Pool* pool = to_living_pool(handle);
   if (!out || !pool || flags || pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(pool->props.handleTypes & type))
     return CUDA_ERROR_INVALID_VALUE;
@@ -436,18 +448,18 @@ CUresult cuMemPoolImportFromShareableHandle(Driver*, CUmemoryPool* out, void* ha
   if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  auto pool = std::make_unique<MemoryPool>();
-  pool->shared =
+  SharedBlock* shared =
       open_shared_block(SharedBlock::kPool, static_cast<int>(reinterpret_cast<intptr_t>(handle)));
-  if (!pool->shared) return CUDA_ERROR_INVALID_VALUE;
-  pool->device = device_at(pool->shared->physical);
-  if (!pool->device) {
-    drop_shared_block(pool->shared);
+  if (!shared) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = device_at(shared->physical);
+  if (!device) {
+    drop_shared_block(shared);
     return CUDA_ERROR_INVALID_DEVICE;
   }
+  auto pool = std::make_unique<Pool>(device, shared->pool_props);
+  pool->shared = shared;
   pool->imported = true;
-  pool->props = pool->shared->pool_props;
-  pool->props.location.id = pool->device->index;
+  pool->props.location.id = device->index;
   std::lock_guard lock(pools().mutex);
   *out = to_handle(add_pool(std::move(pool)));
   return CUDA_SUCCESS;
@@ -458,7 +470,7 @@ CUresult cuMemPoolExportPointer(Driver*, CUmemPoolPtrExportData* out, CUdevicept
   if (!out || !find_allocation(address, &allocation) || allocation.address != address)
     return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pools().mutex);
-  const MemoryPool* pool = to_living_pool(allocation.pool);
+  const Pool* pool = to_living_pool(allocation.pool);
   if (!pool || pool->imported || !pool->shared) return CUDA_ERROR_INVALID_VALUE;
   const PointerData data = {PointerData::kMagic, getpid(), pool->shared->id, address,
                             allocation.requested_bytes};
@@ -470,7 +482,7 @@ CUresult cuMemPoolExportPointer(Driver*, CUmemPoolPtrExportData* out, CUdevicept
 CUresult cuMemPoolImportPointer(Driver*, CUdeviceptr* out, CUmemoryPool handle,
                                 CUmemPoolPtrExportData* share) {
   std::lock_guard lock(pools().mutex);
-  MemoryPool* pool = to_living_pool(handle);
+  Pool* pool = to_living_pool(handle);
   if (!out || !share || !pool || !pool->imported) return CUDA_ERROR_INVALID_VALUE;
   PointerData data;
   memcpy(&data, share->reserved, sizeof data);

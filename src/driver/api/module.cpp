@@ -6,7 +6,6 @@
 
 #include <vector>
 
-#include "driver/footprint.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
 
@@ -36,8 +35,58 @@ std::vector<char> read_file(const char* path) {
   return bytes;
 }
 
+// An address for a module's variable.
+CUresult place_variable(Context* context, Device* device, size_t bytes, CUdeviceptr* out) {
+  Allocation allocation;
+  allocation.address = device->footprint.place_variable(bytes);
+  if (!allocation.address) return CUDA_ERROR_OUT_OF_MEMORY;
+  allocation.requested_bytes = bytes;
+  allocation.kind = abi::DeviceMemoryKind::kModuleData;
+  allocation.context = context;
+  allocation.device = device;
+  allocation.buffer_id = driver()->new_id();
+  allocation.owned_elsewhere = true;
+  add_allocation(allocation);
+  *out = allocation.address;
+  return CUDA_SUCCESS;
+}
+
+void release_variable(CUdeviceptr address) {
+  Allocation allocation;
+  if (remove_allocation(address, &allocation))
+    driver()->content.forget(address, allocation.requested_bytes);
+}
+
+// By device, a bit each.
+bool is_on(const std::atomic<uint32_t>& devices, const Device* device) {
+  return devices.load(std::memory_order_acquire) & (1u << device->index);
+}
+void set_on(std::atomic<uint32_t>* devices, const Device* device) {
+  devices->fetch_or(1u << device->index, std::memory_order_release);
+}
+
+// A module's variables and constants come to the card with its first kernel: seen on an H200, where
+// the first such module takes 2 MiB, and those after it share it. To be called without the lock of
+// the footprint, which this takes.
+CUresult place_variables(Module* module, Device* device) {
+  for (const image::GlobalInfo& global : module->image->globals()) {
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+    const CUresult result =
+        find_variable(module, device, std::string(global.name).c_str(), &address, &bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Kernels come to the card one at a time.
+std::mutex& resident_mutex() {
+  static std::mutex& mutex = *new std::mutex;
+  return mutex;
+}
+
 CUresult unload(Module* module) {
-  for (auto& [key, variable] : module->variables) release_variable(key.first, variable.address);
+  for (auto& [key, variable] : module->variables) release_variable(variable.address);
   for (auto& [name, function] : module->functions) function->magic = 0;
   module->magic = 0;
   delete module;
@@ -72,6 +121,37 @@ CUresult find_variable(Module* module, Device* device, const char* name, CUdevic
   }
   if (address) *address = known->second.address;
   if (bytes) *bytes = known->second.bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult make_resident(Function* function, Device* device) {
+  if (is_on(function->resident, device)) return CUDA_SUCCESS;
+  Module* module = function->module;
+  if (!is_on(module->has_come, device))
+    if (const CUresult result = place_variables(module, device); result != CUDA_SUCCESS)
+      return result;
+  std::lock_guard lock(resident_mutex());
+  if (is_on(function->resident, device)) return CUDA_SUCCESS;
+  const image::CodeInfo* code = module->image->code();
+  if (!is_on(module->has_come, device)) {
+    if (code && !device->footprint.add_module_code(*code)) return CUDA_ERROR_OUT_OF_MEMORY;
+    set_on(&module->has_come, device);
+  }
+  if (!device->footprint.add_kernel_code(*function->info, function->name))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  set_on(&function->resident, device);
+  return CUDA_SUCCESS;
+}
+
+CUresult prepare_launch(Function* function, Device* device) {
+  if (const CUresult result = make_resident(function, device); result != CUDA_SUCCESS)
+    return result;
+  if (is_on(function->launched, device)) return CUDA_SUCCESS;
+  std::lock_guard lock(resident_mutex());
+  if (is_on(function->launched, device)) return CUDA_SUCCESS;
+  if (!device->footprint.prepare_launch(*function->info, function->name))
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  set_on(&function->launched, device);
   return CUDA_SUCCESS;
 }
 

@@ -11,15 +11,13 @@
 
 #include "cards/kernel_attributes.h"
 #include "driver/state.h"
+#include "gpu/kernel_time.h"
 #include "image/image.h"
 
 namespace tonnage::driver {
 
 inline constexpr uint32_t kModuleMagic = 0x646f4d56, kFunctionMagic = 0x6e754656,
                           kFunctionNodeMagic = 0x646f4e56;
-
-// How long a kernel takes on the virtual clock: what its name tells (kernel_time.h).
-enum class KernelSpeed : uint8_t { kNotLooked, kOrdinary, kUnalignedProduct };
 
 // A kernel of a module. One object serves as CUfunction and as CUkernel: a launch takes either.
 struct Function {
@@ -30,7 +28,7 @@ struct Function {
   const char* name = "";              // NUL-terminated, owned by the module
   std::atomic<uint32_t> resident{0};  // by device, a bit each: its code is on the card's account
   std::atomic<uint32_t> launched{0};
-  std::atomic<KernelSpeed> speed{KernelSpeed::kNotLooked};
+  std::atomic<gpu::KernelSpeed> speed{gpu::KernelSpeed::kNotLooked};
   std::mutex mutex;  // settings
   cards::KernelSettings settings;
   // cuFuncSetBlockShape and cuParamSet* of the oldest interface.
@@ -38,9 +36,8 @@ struct Function {
   unsigned shared_size = 0;
 };
 
-// A kernel as the visitors of the private module table get it. They also look at, and write into,
-// the object behind the handle (a real driver's is some kilobytes long), so they get one with room
-// of its own instead of a Function.
+// A kernel as the visitors of the private module table get it: an object of some kilobytes that is
+// the visitor's to write into (as scuda's public source has it), instead of a Function.
 struct FunctionNode {
   uint32_t magic = kFunctionNodeMagic;
   uint32_t unused = 0;
@@ -92,10 +89,6 @@ CUresult make_resident(Function* function, Device* device);
 // Before a launch; the first one also brings what kernels need to run: local memory, room for
 // printf and malloc.
 CUresult prepare_launch(Function* function, Device* device);
-// Before a launch whose writes go to other cards' memory (NCCL's on Hopper and later): the first
-// takes a granule. Seen on an H200 with NCCL's first launch; that it is the domain is concluded
-// from what else such launches have in common with others, which take none.
-CUresult prepare_remote_domain(Device* device);
 // The device on which a kernel or variable is asked for: a module's own; of a library, that of the
 // current context.
 Device* device_for(const Module* module);

@@ -1,11 +1,12 @@
 // Streams and events. Work is done at once, so nothing is ever pending; time is virtual (state.h).
 #include <string.h>
 
+#include "driver/api/memory_pools.h"
 #include "driver/entry_points.h"
-#include "driver/footprint.h"
 #include "driver/graphs/graph.h"
 #include "driver/recording.h"
 #include "driver/state.h"
+#include "gpu/clock.h"
 
 namespace tonnage::driver {
 
@@ -13,7 +14,7 @@ CUresult cuStreamCreateWithPriority(Context* context, CUstream* out, unsigned in
                                     int priority) {
   if (!out || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)))
     return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = charge_stream(context->device); result != CUDA_SUCCESS) return result;
+  if (!context->device->footprint.charge_stream()) return CUDA_ERROR_OUT_OF_MEMORY;
   auto* stream = new Stream;
   stream->context = context;
   stream->flags = flags;
@@ -37,7 +38,7 @@ CUresult cuStreamDestroy_v2(Driver* state, CUstream handle) {
   auto* stream = reinterpret_cast<Stream*>(handle);
   if (stream->magic != kStreamMagic) return CUDA_ERROR_INVALID_HANDLE;
   capture_stream_destroyed(stream);
-  refund_stream(stream->context->device);
+  stream->context->device->footprint.refund_stream();
   std::lock_guard lock(state->objects_mutex);
   stream->context->streams.erase(stream);
   stream->magic = 0;
@@ -82,7 +83,7 @@ CUresult cuStreamGetDevice(Stream* stream, CUdevice* device) {
 CUresult cuStreamQuery(Stream* stream) { return capture_refuse_wait(stream); }
 CUresult cuStreamSynchronize(Stream* stream) {
   if (const CUresult result = capture_refuse_wait(stream); result != CUDA_SUCCESS) return result;
-  pools_on_synchronise(stream->context);
+  trim_pools_at_synchronise(stream->context);
   return CUDA_SUCCESS;
 }
 CUresult cuStreamAttachMemAsync(Stream*, CUdeviceptr, size_t, unsigned int) { return CUDA_SUCCESS; }
@@ -271,7 +272,7 @@ CUresult cuEventSynchronize(Driver*, CUevent handle) {
   Event* event = to_event(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = capture_refuse_event(event); result != CUDA_SUCCESS) return result;
-  pools_on_synchronise(event->context);
+  trim_pools_at_synchronise(event->context);
   return CUDA_SUCCESS;
 }
 
@@ -283,13 +284,7 @@ CUresult cuEventElapsedTime_v2(Driver*, float* milliseconds, CUevent start_handl
   if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
   if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
   if (!start->recorded.load() || !end->recorded.load()) return CUDA_ERROR_INVALID_HANDLE;
-  const int64_t ticks =
-      static_cast<int64_t>(end->ticks.load()) - static_cast<int64_t>(start->ticks.load());
-  const int64_t unit = static_cast<int64_t>(kTicksPerUnit);
-  const int64_t units = ticks > 0 ? (ticks + unit - 1) / unit : ticks / unit;
-  *milliseconds = static_cast<float>(static_cast<double>(units) * kMillisecondsPerUnit);
-  // An event after another on an idle stream is still a moment later.
-  if (units == 0) *milliseconds = 0.002f;
+  *milliseconds = gpu::shown_milliseconds(start->ticks.load(), end->ticks.load());
   return CUDA_SUCCESS;
 }
 CUresult cuEventElapsedTime(Driver* state, float* milliseconds, CUevent start, CUevent end) {

@@ -1,15 +1,15 @@
 // Virtual memory management: reservations, physical memory, mappings.
-#include "driver/api/virtual_memory.h"
-#include "driver/entry_points.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
 
+#include "driver/api/memory_pools.h"
+#include "driver/entry_points.h"
 #include "driver/recorder_loader.h"
 #include "driver/recording.h"
+#include "driver/reserved_ranges.h"
 #include "driver/shared_block.h"
 
 namespace tonnage::driver {
@@ -28,10 +28,6 @@ struct Physical {
   int fd = -1;
 };
 
-struct Range {
-  uint64_t base;  // as the address space gave it
-  Device* device;
-};
 struct Mapping {
   uint64_t bytes = 0;
   Physical* physical = nullptr;
@@ -41,8 +37,6 @@ struct Mapping {
 // `mutex` guards reservations, mappings and physical memory; it is taken before memory_mutex.
 struct Tables {
   std::mutex mutex;
-  std::map<uint64_t, Range>
-      ranges;  // all that reserve_range gave out, by address; under memory_mutex
   std::map<uint64_t, uint64_t> reservations;  // cuMemAddressReserve's: address, bytes
   std::map<uint64_t, Mapping> mappings;
   std::unordered_map<uint64_t, std::unique_ptr<Physical>> physical;
@@ -129,7 +123,7 @@ void drop_physical_if_unused(Physical* physical) {
   if (physical->shared)
     drop_shared_block(physical->shared);
   else
-    refund_device(physical->device, physical->bytes);
+    physical->device->refund(physical->bytes);
   if (owner)
     record_device_free(physical->device->index, physical->handle, physical->bytes,
                        abi::DeviceMemoryKind::kVirtual);
@@ -138,33 +132,6 @@ void drop_physical_if_unused(Physical* physical) {
 }
 
 }  // namespace
-
-uint64_t reserve_range(uint64_t bytes, uint64_t alignment) {
-  Driver* state = driver();
-  const Context* context = current_context();
-  Device* device = context ? context->device : state->devices[0].get();
-  const uint64_t size = gpu::round_up(bytes, gpu::kAllocationGranularity);
-  const uint64_t taken = alignment > gpu::kAllocationGranularity ? size + alignment : size;
-  if (size < bytes || taken < size) return 0;
-  std::lock_guard lock(state->memory_mutex);
-  const uint64_t base = device->addresses->reserve(taken);
-  if (!base) {
-    record_host_refusal(taken);
-    return 0;
-  }
-  const uint64_t address =
-      alignment > gpu::kAllocationGranularity ? gpu::round_up(base, alignment) : base;
-  tables().ranges[address] = {base, device};
-  return address;
-}
-
-void release_range(uint64_t address, uint64_t) {
-  std::lock_guard lock(driver()->memory_mutex);
-  const auto it = tables().ranges.find(address);
-  if (it == tables().ranges.end()) return;
-  it->second.device->addresses->release(it->second.base);
-  tables().ranges.erase(it);
-}
 
 // --- Addresses ---
 
@@ -190,7 +157,7 @@ CUresult cuMemAddressFree(Driver*, CUdeviceptr address, size_t size) {
   if (mapped != tables().mappings.end() && mapped->first < address + size)
     return CUDA_ERROR_INVALID_VALUE;
   tables().reservations.erase(it);
-  release_range(address, size);
+  release_range(address);
   return CUDA_SUCCESS;
 }
 
@@ -216,8 +183,8 @@ CUresult cuMemCreate(Driver* state, CUmemGenericAllocationHandle* out, size_t si
   if (const CUresult result = check_prop(prop, &physical.device); result != CUDA_SUCCESS)
     return result;
   if (size > (1ull << 50)) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (state->ledger.free(physical.device->physical) < size) pools_release_unused(physical.device);
-  if (!charge_device(physical.device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (physical.device->free_bytes() < size) release_unused_pool_memory(physical.device);
+  if (!physical.device->charge(size)) return CUDA_ERROR_OUT_OF_MEMORY;
   physical.prop = *prop;
   physical.bytes = size;
   std::lock_guard lock(virtual_mutex());

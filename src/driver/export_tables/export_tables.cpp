@@ -149,8 +149,8 @@ CUresult context_check(CUcontext, unsigned* state, const void** detail) {
 }
 unsigned context_check_3() { return 0; }
 
-// Kernels of a module, one call of `visit` each: how cuFFT finds the kernel in a module that it has
-// loaded. Answers whether there were any.
+// Kernels of a module, one call of `visit` each; cuFFT finds its kernels so. Answers whether there
+// were any. The arguments are as scuda's public source has them.
 using VisitFunction = void (*)(void* data, FunctionNode* function, CUmodule module);
 unsigned visit_functions(CUcontext, CUmodule handle, VisitFunction visit, void* data) {
   Module* module = to_module(handle);
@@ -225,8 +225,8 @@ CUresult integrity_check(unsigned version, uint64_t unix_seconds, uint64_t resul
   }
   uint8_t outer[32];
   for (int i = 0; i < 16; i++) outer[i] = key[i] ^ 0x5c;
-  md2(message, n, outer + 16);
-  md2(outer, 32, reinterpret_cast<uint8_t*>(result));
+  compute_digest(message, n, outer + 16);
+  compute_digest(outer, 32, reinterpret_cast<uint8_t*>(result));
   return CUDA_SUCCESS;
 }
 

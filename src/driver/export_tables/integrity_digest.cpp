@@ -52,7 +52,7 @@ struct State {
 
 }  // namespace
 
-void md2(const uint8_t* message, size_t n, uint8_t digest[16]) {
+void compute_digest(const uint8_t* message, size_t n, uint8_t digest[16]) {
   State state;
   size_t at = 0;
   for (; at + 16 <= n; at += 16) state.add(message + at, true);

@@ -6,6 +6,6 @@
 
 namespace tonnage::driver {
 
-void md2(const uint8_t* message, size_t n, uint8_t digest[16]);
+void compute_digest(const uint8_t* message, size_t n, uint8_t digest[16]);
 
 }  // namespace tonnage::driver

@@ -9,22 +9,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "driver/api/launch.h"
 #include "driver/state.h"
 
 namespace tonnage::driver {
-
-// A launch as cuLaunchKernelEx takes it. `params`/`extra` as there; only read during the call.
-struct KernelLaunch {
-  CUfunction function = nullptr;  // a CUfunction or a CUkernel, as the host gave it
-  unsigned grid[3] = {1, 1, 1};
-  unsigned block[3] = {1, 1, 1};
-  unsigned shared_bytes = 0;
-  void** params = nullptr;
-  void** extra = nullptr;
-  const CUlaunchAttribute* attributes = nullptr;
-  size_t attribute_count = 0;
-  bool cooperative = false;
-};
 
 // Before submitting work on `stream`: SUCCESS with *capturing false (run it now) or true (capture
 // it); STREAM_CAPTURE_INVALIDATED if its capture is broken; STREAM_CAPTURE_IMPLICIT if this is the
@@ -56,9 +44,9 @@ CUresult capture_batch_mem_op(Stream* stream, unsigned count,
 // CU_EVENT_RECORD_EXTERNAL, makes a node).
 CUresult capture_event_record(Stream* stream, Event* event, unsigned flags);
 // cuStreamWaitEvent where the stream captures, or the event was recorded in a capture (then the
-// stream joins it). *handled false: neither, wait as usual.
+// stream joins it). *handled is false if it is neither: the caller waits as usual.
 CUresult capture_event_wait(Stream* stream, Event* event, unsigned flags, bool* handled);
-// Stream-ordered allocation inside a capture (pool.cpp).
+// Stream-ordered allocation inside a capture (memory_pools.cpp).
 CUresult capture_mem_alloc(Stream* stream, const CUmemPoolProps& pool, size_t bytes,
                            CUdeviceptr* out);
 CUresult capture_mem_free(Stream* stream, CUdeviceptr address);
@@ -71,30 +59,10 @@ void capture_stream_destroyed(Stream* stream);
 // without a free node).
 bool free_graph_memory(CUdeviceptr address);
 
-// Needed from launch.cpp: runs the kernel now on the stream, as an uncaptured launch would (virtual
-// time, counters, code that becomes resident, content behind its pointers unknown). The stream is
-// not capturing.
-CUresult run_kernel(Stream* stream, const KernelLaunch& launch, bool in_graph);
-
 // A copy or memset on the known content, here and now; device and host memory and arrays
 // (graph_copy.cpp). Host memory that is read into gets the known bytes and zeros for the rest. No
 // virtual time, no checks of the ranges.
 void run_memcpy(const CUDA_MEMCPY3D& copy);
 void run_memset(const CUDA_MEMSET_NODE_PARAMS& memset);
-
-// Where the elements of an array are kept (array.cpp). False: not an array.
-struct ArrayPlace {
-  uint64_t address = 0;  // of element (0, 0, 0), device memory
-  uint64_t row_bytes = 0;
-  uint64_t rows = 1;  // per slice
-  uint64_t slices = 1;
-};
-bool array_place(CUarray array, ArrayPlace* out);
-
-// pool.cpp: pools give memory above their release threshold back when the host waits. Null context:
-// all.
-void pools_on_synchronise(Context* context);
-// Frees memory that came from a pool, as cuMemFree may (no stream). INVALID_VALUE if it did not.
-CUresult free_pool_memory(CUdeviceptr address);
 
 }  // namespace tonnage::driver

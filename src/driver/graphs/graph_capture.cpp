@@ -431,7 +431,8 @@ CUresult capture_mem_alloc(Stream* stream, const CUmemPoolProps& pool, size_t by
   AllocParams params;
   params.pool = pool;
   params.bytes = bytes;
-  if (const CUresult result = reserve_graph_allocation(session->graph.get(), &params);
+  if (const CUresult result = reserve_graph_allocation(session->graph.get(),
+                                                       session->streams[stream].frontier, &params);
       result != CUDA_SUCCESS)
     return result;
   *out = params.address;
@@ -442,10 +443,11 @@ CUresult capture_mem_free(Stream* stream, CUdeviceptr address) {
   GraphLock lock;
   CaptureSession* session = nullptr;
   if (const CUresult result = healthy(stream, &session); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = check_graph_free(session->graph.get(), address);
+  FreeParams params{address};
+  if (const CUresult result = check_graph_free(session->graph.get(), &params);
       result != CUDA_SUCCESS)
     return result;
-  return append(stream, FreeParams{address});
+  return append(stream, params);
 }
 
 void capture_stream_destroyed(Stream* stream) {

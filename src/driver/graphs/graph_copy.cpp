@@ -1,4 +1,5 @@
 // Copies and sets in their general, three-dimensional form, on what is known of the memory.
+#include "driver/api/array.h"
 #include "driver/api/copy.h"
 #include "driver/graphs/graph.h"
 

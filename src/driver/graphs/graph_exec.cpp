@@ -299,12 +299,8 @@ CUresult run_node(GraphExec* exec, const Graph& graph, GraphNode& node, Stream* 
         event->recorded.store(true);
       }
       break;
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-      run_graph_alloc(exec, std::get<AllocParams>(node.params));
-      break;
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      run_graph_free(std::get<FreeParams>(node.params).address);
-      break;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: run_graph_alloc(std::get<AllocParams>(node.params)); break;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: run_graph_free(std::get<FreeParams>(node.params)); break;
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: run_batch(std::get<BatchParams>(node.params)); break;
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
       return run_conditional(exec, graph, std::get<ConditionalParams>(node.params), stream);

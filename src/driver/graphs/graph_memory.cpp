@@ -1,23 +1,17 @@
-// Memory that graphs own (allocation and free nodes) and the per-device pool that it comes from.
-//
-// An allocation node's address is fixed when the node is made; the card's memory is taken when the
-// graph is first uploaded or launched, in chunks, and stays reserved until cuDeviceGraphMemTrim.
-// Graphs run one after another here, so all of them share the same memory, except for allocations
-// that outlive their launch. Sources: CUDA Programming Guide, "Graph Memory Nodes"; the figures of
-// an H200 (driver 580).
+// The memory nodes of graphs: what gpu/graph_memory.h needs to know of them, and the entry points.
 #include <algorithm>
 #include <atomic>
 
-#include "driver/api/virtual_memory.h"
 #include "driver/entry_points.h"
 #include "driver/graphs/graph_types.h"
-#include "driver/recording.h"
+#include "gpu/graph_memory.h"
+#include "gpu/memory_pool.h"
 
 namespace tonnage::driver {
 namespace {
 
 struct GraphAllocation {
-  uint64_t requested = 0, range_bytes = 0, counted = 0;
+  uint64_t address = 0, requested = 0, counted = 0;
   const Graph* owner = nullptr;  // compared only
   Device* device = nullptr;
   bool freed_in_owner = false, freed_elsewhere = false;  // by a free node
@@ -25,25 +19,10 @@ struct GraphAllocation {
   int holders = 0;                                       // the owner and its executable graph
 };
 
-struct DevicePool {
-  std::vector<uint64_t> chunks;  // of kPoolChunk each
-  uint64_t reserved = 0, reserved_high = 0, used_high = 0;
-  uint64_t live = 0;  // allocations that outlive their launch
-  uint64_t peak = 0;  // most that a launch needed, while a graph that launched is still there
-  std::unordered_set<GraphExec*> mapped;
-
-  uint64_t used() const {
-    return std::min(reserved, gpu::round_up(std::max(live, peak), kPoolChunk));
-  }
-  void note() {
-    reserved_high = std::max(reserved_high, reserved);
-    used_high = std::max(used_high, used());
-  }
-};
-
 struct State {
-  std::map<uint64_t, GraphAllocation> allocations;
-  std::unordered_map<Device*, DevicePool> pools;
+  std::unordered_map<uint64_t, GraphAllocation> allocations;  // by use
+  std::map<uint64_t, uint64_t> uses;                          // by address: the newest
+  std::unordered_map<const Graph*, gpu::GraphAddresses> addresses;
 };
 State& state_of_graphs() {
   static State* instance = new State;
@@ -51,21 +30,51 @@ State& state_of_graphs() {
 }
 std::atomic<size_t> g_allocations{0};  // lets cuMemFree pass without the lock
 
-void drop_if_unused(std::map<uint64_t, GraphAllocation>::iterator it) {
-  if (it->second.live || it->second.holders > 0) return;
-  Allocation removed;
-  remove_allocation(it->first, &removed);
-  release_range(it->first, it->second.range_bytes);
-  state_of_graphs().allocations.erase(it);
-  g_allocations.store(state_of_graphs().allocations.size());
+GraphAllocation* find_use(uint64_t use) {
+  auto& allocations = state_of_graphs().allocations;
+  const auto it = allocations.find(use);
+  return it == allocations.end() ? nullptr : &it->second;
 }
 
-void end_life(std::map<uint64_t, GraphAllocation>::iterator it) {
-  GraphAllocation& allocation = it->second;
-  if (!allocation.live) return;
-  allocation.live = false;
-  state_of_graphs().pools[allocation.device].live -= allocation.counted;
-  driver()->content.forget(it->first, allocation.requested);
+void drop_if_unused(uint64_t use) {
+  State& state = state_of_graphs();
+  const auto it = state.allocations.find(use);
+  if (it == state.allocations.end() || it->second.live || it->second.holders > 0) return;
+  const GraphAllocation& allocation = it->second;
+  if (const auto newest = state.uses.find(allocation.address);
+      newest != state.uses.end() && newest->second == use) {
+    Allocation removed;
+    remove_allocation(allocation.address, &removed);
+    state.uses.erase(newest);
+  }
+  auto& addresses = state.addresses[allocation.owner];
+  addresses.release(&driver()->addresses, use);
+  if (addresses.empty()) state.addresses.erase(allocation.owner);
+  state.allocations.erase(it);
+  g_allocations.store(state.allocations.size());
+}
+
+void end_life(GraphAllocation* allocation) {
+  if (!allocation->live) return;
+  allocation->live = false;
+  allocation->device->graph_memory.end_live(allocation->counted);
+  driver()->content.forget(allocation->address, allocation->requested);
+}
+
+// The allocations that are certainly freed before a node with these dependencies runs.
+std::unordered_set<uint64_t> find_freed_before(const std::vector<Edge>& dependencies) {
+  std::unordered_set<uint64_t> freed;
+  std::unordered_set<const GraphNode*> seen;
+  std::vector<const GraphNode*> open;
+  for (const Edge& edge : dependencies) open.push_back(edge.node);
+  while (!open.empty()) {
+    const GraphNode* node = open.back();
+    open.pop_back();
+    if (!seen.insert(node).second) continue;
+    if (const auto* release = std::get_if<FreeParams>(&node->params)) freed.insert(release->use);
+    for (const Edge& edge : node->in) open.push_back(edge.node);
+  }
+  return freed;
 }
 
 // Calls `use` with every allocation or free node, in the order of execution.
@@ -85,94 +94,95 @@ void each_memory_node(const Graph& graph, Use use) {
 
 }  // namespace
 
-CUresult reserve_graph_allocation(Graph* graph, AllocParams* params) {
+CUresult reserve_graph_allocation(Graph* graph, const std::vector<Edge>& dependencies,
+                                  AllocParams* params) {
   if (params->pool.allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (params->pool.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   if (params->pool.handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-  Device* device = driver()->device(params->pool.location.id);
+  Driver* driver_state = driver();
+  Device* device = driver_state->device(params->pool.location.id);
   if (!device || params->bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (params->bytes > driver()->ledger.total(device->physical)) return CUDA_ERROR_OUT_OF_MEMORY;
-  GraphAllocation allocation;
+  if (params->bytes > device->total_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  State& state = state_of_graphs();
+  const std::unordered_set<uint64_t> freed = find_freed_before(dependencies);
+  params->use = driver_state->new_id();
+  params->address =
+      state.addresses[graph].allocate(&driver_state->addresses, params->bytes, params->use,
+                                      [&](uint64_t use) { return freed.count(use) > 0; });
+  if (!params->address) return CUDA_ERROR_OUT_OF_MEMORY;
+  GraphAllocation& allocation = state.allocations[params->use];
+  allocation.address = params->address;
   allocation.requested = params->bytes;
-  allocation.range_bytes = gpu::round_up(params->bytes, gpu::kAllocationGranularity);
-  allocation.counted = gpu::round_up(params->bytes, kPoolUnit);
+  allocation.counted = gpu::round_up(params->bytes, gpu::kPoolUnit);
   allocation.owner = graph;
   allocation.device = device;
   allocation.holders = 1;
-  params->address = reserve_range(allocation.range_bytes);
-  if (!params->address) return CUDA_ERROR_OUT_OF_MEMORY;
-  state_of_graphs().allocations[params->address] = allocation;
-  g_allocations.store(state_of_graphs().allocations.size());
+  state.uses[params->address] = params->use;
+  g_allocations.store(state.allocations.size());
   // Known from now on: work on it is captured or put into nodes before the graph is launched.
   Allocation known;
   known.address = params->address;
   known.requested_bytes = params->bytes;
   known.kind = abi::DeviceMemoryKind::kGraph;
   known.device = device;
-  known.buffer_id = driver()->new_id();
+  known.buffer_id = driver_state->new_id();
   known.owned_elsewhere = true;
   add_allocation(known);
   return CUDA_SUCCESS;
 }
 
-CUresult check_graph_free(Graph* graph, CUdeviceptr address) {
-  auto& allocations = state_of_graphs().allocations;
-  const auto it = allocations.find(address);
-  if (it == allocations.end() || it->second.freed_in_owner) return CUDA_ERROR_INVALID_VALUE;
+CUresult check_graph_free(Graph* graph, FreeParams* params) {
+  State& state = state_of_graphs();
+  const auto newest = state.uses.find(params->address);
+  GraphAllocation* allocation = newest == state.uses.end() ? nullptr : find_use(newest->second);
+  if (!allocation || allocation->freed_in_owner) return CUDA_ERROR_INVALID_VALUE;
+  params->use = newest->second;
   for (const auto& node : graph->nodes)
     if (const auto* other = std::get_if<FreeParams>(&node->params);
-        other && other->address == address)
+        other && other->use == params->use)
       return CUDA_ERROR_INVALID_VALUE;
-  const bool own = it->second.owner == graph;
-  if (own && it->second.freed_elsewhere) return CUDA_ERROR_INVALID_VALUE;
-  (own ? it->second.freed_in_owner : it->second.freed_elsewhere) = true;
+  const bool own = allocation->owner == graph;
+  if (own && allocation->freed_elsewhere) return CUDA_ERROR_INVALID_VALUE;
+  (own ? allocation->freed_in_owner : allocation->freed_elsewhere) = true;
   return CUDA_SUCCESS;
 }
 
 void forget_graph_allocations(const Graph& graph) {
-  auto& allocations = state_of_graphs().allocations;
   for (const auto& node : graph.nodes) {
     const auto* alloc = std::get_if<AllocParams>(&node->params);
-    const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
-    if (it == allocations.end()) continue;
-    it->second.holders--;
-    drop_if_unused(it);
+    GraphAllocation* allocation = alloc ? find_use(alloc->use) : nullptr;
+    if (!allocation) continue;
+    allocation->holders--;
+    drop_if_unused(alloc->use);
   }
 }
 
+// A launch needs memory for all its allocations, but those that are over before others begin.
 void measure_graph_memory(GraphExec* exec) {
-  uint64_t now = 0, most = 0;
-  std::unordered_map<CUdeviceptr, uint64_t> inside;
-  auto& allocations = state_of_graphs().allocations;
+  std::unordered_map<const Graph*, uint64_t> extents;
   each_memory_node(*exec->graph, [&](const GraphNode& node) {
     exec->has_memory = true;
-    if (const auto* alloc = std::get_if<AllocParams>(&node.params)) {
-      const auto it = allocations.find(alloc->address);
-      if (it == allocations.end()) return;
-      it->second.holders++;
-      exec->device = it->second.device;
-      inside[alloc->address] = it->second.counted;
-      now += it->second.counted;
-      most = std::max(most, now);
-    } else if (const auto it = inside.find(std::get<FreeParams>(node.params).address);
-               it != inside.end()) {
-      now -= it->second;
-      inside.erase(it);
-    }
+    const auto* alloc = std::get_if<AllocParams>(&node.params);
+    GraphAllocation* allocation = alloc ? find_use(alloc->use) : nullptr;
+    if (!allocation) return;
+    allocation->holders++;
+    exec->device = allocation->device;
+    uint64_t& extent = extents[allocation->owner];
+    extent = std::max(extent, state_of_graphs().addresses[allocation->owner].extent_of(alloc->use));
   });
-  exec->transient_bytes = most;
+  exec->transient_bytes = 0;
+  for (const auto& [owner, extent] : extents) exec->transient_bytes += extent;
 }
 
 CUresult begin_graph_launch(GraphExec* exec) {
   if (!exec->has_memory) return CUDA_SUCCESS;
-  auto& allocations = state_of_graphs().allocations;
   CUresult result = CUDA_SUCCESS;
   each_memory_node(*exec->graph, [&](const GraphNode& node) {
     const auto* alloc = std::get_if<AllocParams>(&node.params);
-    const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
-    if (it == allocations.end() || !it->second.live) return;
+    GraphAllocation* allocation = alloc ? find_use(alloc->use) : nullptr;
+    if (!allocation || !allocation->live) return;
     if (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
-      end_life(it);
+      end_life(allocation);
     else
       result = CUDA_ERROR_INVALID_VALUE;
   });
@@ -181,64 +191,45 @@ CUresult begin_graph_launch(GraphExec* exec) {
 
 CUresult prepare_graph_memory(GraphExec* exec) {
   if (!exec->has_memory || !exec->device) return CUDA_SUCCESS;
-  DevicePool& pool = state_of_graphs().pools[exec->device];
-  const uint64_t needed = pool.live + exec->transient_bytes;
-  if (needed > pool.reserved) {
-    const uint64_t bytes = gpu::round_up(needed, kPoolChunk) - pool.reserved;
-    if (!charge_device(exec->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    for (uint64_t taken = 0; taken < bytes; taken += kPoolChunk) {
-      // Known to the record by addresses of their own; those of the allocations in it are the nodes'.
-      const uint64_t address = reserve_range(kPoolChunk);
-      pool.chunks.push_back(address);
-      pool.reserved += kPoolChunk;
-      record_device_alloc(exec->device->index, address, kPoolChunk, abi::DeviceMemoryKind::kGraph);
-    }
-  }
-  pool.mapped.insert(exec);
-  pool.peak = std::max(pool.peak, needed);
-  pool.note();
-  return CUDA_SUCCESS;
+  return exec->device->graph_memory.prepare(exec, exec->transient_bytes) ? CUDA_SUCCESS
+                                                                         : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void run_graph_alloc(GraphExec*, const AllocParams& params) {
+void run_graph_alloc(const AllocParams& params) {
   GraphLock lock;
-  auto& allocations = state_of_graphs().allocations;
-  const auto it = allocations.find(params.address);
-  if (it == allocations.end() || it->second.live) return;
-  it->second.live = true;
-  DevicePool& pool = state_of_graphs().pools[it->second.device];
-  pool.live += it->second.counted;
+  GraphAllocation* allocation = find_use(params.use);
+  if (!allocation || allocation->live) return;
+  allocation->live = true;
+  allocation->device->graph_memory.add_live(allocation->counted);
 }
 
-void run_graph_free(CUdeviceptr address) {
+void run_graph_free(const FreeParams& params) {
   GraphLock lock;
-  auto& allocations = state_of_graphs().allocations;
-  const auto it = allocations.find(address);
-  if (it == allocations.end()) return;
-  end_life(it);
-  drop_if_unused(it);
+  GraphAllocation* allocation = find_use(params.use);
+  if (!allocation) return;
+  end_life(allocation);
+  drop_if_unused(params.use);
 }
 
 bool free_graph_memory(CUdeviceptr address) {
   if (g_allocations.load(std::memory_order_relaxed) == 0) return false;
   GraphLock lock;
-  auto& allocations = state_of_graphs().allocations;
-  const auto it = allocations.find(address);
-  if (it == allocations.end() || !it->second.live || it->second.freed_in_owner) return false;
-  end_life(it);
-  drop_if_unused(it);
+  State& state = state_of_graphs();
+  const auto newest = state.uses.find(address);
+  GraphAllocation* allocation = newest == state.uses.end() ? nullptr : find_use(newest->second);
+  if (!allocation || !allocation->live || allocation->freed_in_owner) return false;
+  const uint64_t use = newest->second;
+  end_life(allocation);
+  drop_if_unused(use);
   return true;
 }
 
 namespace {
 
-void count_nodes(const Graph& graph, GraphFootprint* footprint) {
+void count_nodes(const Graph& graph, gpu::GraphFootprint* footprint) {
   for (const auto& node : graph.nodes) {
     if (const auto* kernel = std::get_if<KernelParams>(&node->params)) {
-      const size_t bytes = kernel->buffer.size();
-      (bytes <= kMostOfSmallKernel    ? footprint->small_kernels
-       : bytes <= kMostOfMediumKernel ? footprint->medium_kernels
-                                      : footprint->large_kernels)++;
+      footprint->add_kernel(kernel->buffer.size());
     } else if (std::holds_alternative<MemcpyParams>(node->params)) {
       footprint->copies++;
     } else if (const auto* child = std::get_if<ChildParams>(&node->params)) {
@@ -249,15 +240,40 @@ void count_nodes(const Graph& graph, GraphFootprint* footprint) {
   }
 }
 
-// Chains that cover the nodes (an empty graph, as torch.compile's graph trees make one, has none
-// and takes nothing): each node goes on where one of those before it ended, if no other has gone on
-// there.
+bool is_memory_node(const GraphNode& node) {
+  return std::holds_alternative<AllocParams>(node.params) ||
+         std::holds_alternative<FreeParams>(node.params);
+}
+
+// Chains that cover the nodes that do work (an empty graph, as torch.compile's graph trees make
+// one, has none and takes nothing; nor does one of memory nodes alone): each node goes on where one
+// of those before it ended, if no other has gone on there.
 uint64_t count_branches(const std::vector<GraphNode*>& order) {
+  using Nodes = std::vector<const GraphNode*>;
+  std::unordered_map<const GraphNode*, Nodes> behind;  // memory nodes: the work that comes before
+  const auto work_before = [&](const GraphNode* node) {
+    Nodes found;
+    const auto add = [&](const GraphNode* earlier) {
+      if (std::find(found.begin(), found.end(), earlier) == found.end()) found.push_back(earlier);
+    };
+    for (const Edge& edge : node->in) {
+      if (!is_memory_node(*edge.node))
+        add(edge.node);
+      else
+        for (const GraphNode* earlier : behind[edge.node]) add(earlier);
+    }
+    return found;
+  };
   std::unordered_set<const GraphNode*> continued;
   uint64_t branches = 0;
   for (const GraphNode* node : order) {
-    const bool goes_on = std::any_of(node->in.begin(), node->in.end(), [&](const Edge& edge) {
-      return continued.insert(edge.node).second;
+    const Nodes before = work_before(node);
+    if (is_memory_node(*node)) {
+      behind[node] = before;
+      continue;
+    }
+    const bool goes_on = std::any_of(before.begin(), before.end(), [&](const GraphNode* earlier) {
+      return continued.insert(earlier).second;
     });
     branches += !goes_on;
   }
@@ -270,55 +286,43 @@ CUresult charge_graph_exec(GraphExec* exec, Device* device) {
   exec->footprint = {};
   count_nodes(*exec->graph, &exec->footprint);
   exec->footprint.branches = count_branches(exec->order);
-  const CUresult result = charge_graph(device, &exec->footprint);
-  if (result == CUDA_SUCCESS) exec->home = device;
-  return result;
+  if (!device->footprint.charge_graph(&exec->footprint)) return CUDA_ERROR_OUT_OF_MEMORY;
+  exec->home = device;
+  return CUDA_SUCCESS;
 }
 
 void release_graph_memory(GraphExec* exec) {
-  if (exec->home) refund_graph(exec->home, exec->footprint);
+  if (exec->home) exec->home->footprint.refund_graph(exec->footprint);
   if (!exec->has_memory) return;
-  if (exec->device) {
-    DevicePool& pool = state_of_graphs().pools[exec->device];
-    pool.mapped.erase(exec);
-    if (pool.mapped.empty()) pool.peak = 0;
-  }
-  auto& allocations = state_of_graphs().allocations;
+  if (exec->device) exec->device->graph_memory.forget(exec);
+  std::vector<uint64_t> uses;
   each_memory_node(*exec->graph, [&](const GraphNode& node) {
-    const auto* alloc = std::get_if<AllocParams>(&node.params);
-    const auto it = alloc ? allocations.find(alloc->address) : allocations.end();
-    if (it == allocations.end()) return;
-    it->second.holders--;
-    drop_if_unused(it);
+    if (const auto* alloc = std::get_if<AllocParams>(&node.params)) uses.push_back(alloc->use);
   });
+  for (uint64_t use : uses) {
+    GraphAllocation* allocation = find_use(use);
+    if (!allocation) continue;
+    allocation->holders--;
+    drop_if_unused(use);
+  }
 }
 
 CUresult cuDeviceGraphMemTrim(Device* device) {
   GraphLock lock;
-  DevicePool& pool = state_of_graphs().pools[device];
-  pool.mapped.clear();  // nothing runs now; the next launch takes what it needs
-  pool.peak = 0;
-  while (!pool.chunks.empty() && pool.reserved - kPoolChunk >= pool.live) {
-    const uint64_t address = pool.chunks.back();
-    pool.chunks.pop_back();
-    pool.reserved -= kPoolChunk;
-    release_range(address, kPoolChunk);
-    refund_device(device, kPoolChunk);
-    record_device_free(device->index, address, kPoolChunk, tonnage::abi::DeviceMemoryKind::kGraph);
-  }
+  device->graph_memory.trim();
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetGraphMemAttribute(Device* device, CUgraphMem_attribute attribute, void* value) {
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   GraphLock lock;
-  const DevicePool& pool = state_of_graphs().pools[device];
+  const gpu::GraphMemory& memory = device->graph_memory;
   auto* out = static_cast<cuuint64_t*>(value);
   switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *out = pool.used(); return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *out = pool.used_high; return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *out = pool.reserved; return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *out = pool.reserved_high; return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *out = memory.used(); return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *out = memory.used_high(); return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *out = memory.reserved(); return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *out = memory.reserved_high(); return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
@@ -327,11 +331,12 @@ CUresult cuDeviceSetGraphMemAttribute(Device* device, CUgraphMem_attribute attri
   if (!value || *static_cast<cuuint64_t*>(value) != 0)
     return CUDA_ERROR_INVALID_VALUE;  // marks can only be reset
   GraphLock lock;
-  DevicePool& pool = state_of_graphs().pools[device];
   switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: pool.used_high = pool.used(); return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+      device->graph_memory.reset_used_high();
+      return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      pool.reserved_high = pool.reserved;
+      device->graph_memory.reset_reserved_high();
       return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }

@@ -152,10 +152,11 @@ CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependenc
       result != CUDA_SUCCESS)
     return result;
   if (auto* alloc = std::get_if<AllocParams>(&params))
-    if (const CUresult result = reserve_graph_allocation(graph, alloc); result != CUDA_SUCCESS)
+    if (const CUresult result = reserve_graph_allocation(graph, edges, alloc);
+        result != CUDA_SUCCESS)
       return result;
   if (auto* release = std::get_if<FreeParams>(&params))
-    if (const CUresult result = check_graph_free(graph, release->address); result != CUDA_SUCCESS)
+    if (const CUresult result = check_graph_free(graph, release); result != CUDA_SUCCESS)
       return result;
   *out = to_handle(append_node(graph, std::move(params), edges));
   return CUDA_SUCCESS;

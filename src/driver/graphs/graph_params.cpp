@@ -1,6 +1,7 @@
 // Parameters of graph nodes: from the API's structures to ours and back.
 #include <string.h>
 
+#include "driver/api/array.h"
 #include "driver/graphs/graph_types.h"
 
 namespace tonnage::driver {

@@ -13,9 +13,9 @@
 #include <variant>
 #include <vector>
 
-#include "driver/footprint.h"
 #include "driver/graphs/graph.h"
 #include "driver/state.h"
+#include "gpu/footprint.h"
 
 namespace tonnage::driver {
 
@@ -70,9 +70,12 @@ struct AllocParams {
   std::vector<CUmemAccessDesc> access;
   size_t bytes = 0;
   CUdeviceptr address = 0;
+  uint64_t use =
+      0;  // of the address, which others may have before and after; unique in the process
 };
 struct FreeParams {
   CUdeviceptr address = 0;
+  uint64_t use = 0;  // the allocation's
 };
 struct BatchParams {
   CUcontext context = nullptr;
@@ -146,7 +149,7 @@ struct GraphExec {
   Device* device = nullptr;
   bool has_memory = false;
   Device* home = nullptr;  // device that keeps its nodes
-  GraphFootprint footprint;
+  gpu::GraphFootprint footprint;
   uint64_t transient_bytes = 0;  // most memory that one launch needs at once (graph_memory.cpp)
 };
 
@@ -208,15 +211,17 @@ void write_kernel_params(KernelParams& params, CUDA_KERNEL_NODE_PARAMS* out);
 KernelLaunch launch_of(KernelParams& params, std::vector<CUlaunchAttribute>* attributes);
 
 // graph_memory.cpp: memory that graphs own.
-CUresult reserve_graph_allocation(Graph* graph, AllocParams* params);  // fixes the address
-CUresult check_graph_free(Graph* graph, CUdeviceptr address);
+// Fixes the address of an allocation that comes after `dependencies`.
+CUresult reserve_graph_allocation(Graph* graph, const std::vector<Edge>& dependencies,
+                                  AllocParams* params);
+CUresult check_graph_free(Graph* graph, FreeParams* params);
 void forget_graph_allocations(const Graph& graph);  // the graph is destroyed
 void measure_graph_memory(GraphExec* exec);
 CUresult prepare_graph_memory(
     GraphExec* exec);  // before upload or launch: takes the memory from the card
 CUresult begin_graph_launch(GraphExec* exec);  // checks that earlier launches' memory was freed
-void run_graph_alloc(GraphExec* exec, const AllocParams& params);
-void run_graph_free(CUdeviceptr address);
+void run_graph_alloc(const AllocParams& params);
+void run_graph_free(const FreeParams& params);
 void release_graph_memory(GraphExec* exec);  // the executable graph is destroyed
 // What the driver keeps on the device for an executable graph itself. Modelled.
 CUresult charge_graph_exec(GraphExec* exec, Device* device);

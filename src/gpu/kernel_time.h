@@ -1,6 +1,6 @@
 // How long kernels take on the virtual clock, where it decides something.
 //
-// Every kernel takes one tick, and the clock shows whole units of eight (state.h), so libraries
+// Every kernel takes one tick, and the clock shows whole units of eight (clock.h), so libraries
 // that time alternatives see them equal and keep their own first choice. One difference is too
 // large to leave out, and changes memory: matrix products of a half or TF32 type whose rows are not
 // aligned for the wide loads. cuBLAS then takes CUTLASS kernels named "…align1" or "…align2"; on an
@@ -11,13 +11,13 @@
 
 #include <cstdint>
 
-#include "driver/api/module.h"
+namespace tonnage::gpu {
 
-namespace tonnage::driver {
+// What a kernel's name tells of its speed.
+enum class KernelSpeed : uint8_t { kNotLooked, kOrdinary, kUnalignedProduct };
+KernelSpeed find_kernel_speed(const char* name);
 
-KernelSpeed speed_of_name(const char* name);
+// Ticks of an unaligned product of an m by k and a k by n matrix.
+uint64_t count_product_ticks(int32_t m, int32_t n, int32_t k);
 
-// Ticks of a launch. `params` as cuLaunchKernel takes them; may be null.
-uint64_t kernel_ticks(Function* function, void** params);
-
-}  // namespace tonnage::driver
+}  // namespace tonnage::gpu

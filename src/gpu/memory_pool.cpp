@@ -1,26 +1,23 @@
-#include "driver/memory_pool.h"
+#include "gpu/memory_pool.h"
 
 #include <algorithm>
 
-#include "driver/recording.h"
-
-namespace tonnage::driver {
+namespace tonnage::gpu {
 
 bool MemoryPool::open() {
   if (base_) return true;
-  const uint64_t limit = props.maxSize
-                             ? std::min<uint64_t>(props.maxSize, device->card->total_bytes)
-                             : device->card->total_bytes;
-  bytes_ = gpu::round_up(limit, kPoolChunk);
-  base_ = reserve_range(bytes_);
+  const uint64_t card_bytes = card_->total_bytes();
+  const uint64_t limit = most_bytes_ ? std::min(most_bytes_, card_bytes) : card_bytes;
+  const uint64_t bytes = round_up(limit, kPoolChunk);
+  base_ = addresses_->reserve(bytes);
   if (!base_) return false;
-  backed_.assign(bytes_ / kPoolChunk, false);
-  free_[base_] = bytes_;
+  backed_.assign(bytes / kPoolChunk, false);
+  free_[base_] = bytes;
   return true;
 }
 
 void MemoryPool::close() {
-  if (base_) release_range(base_, bytes_);
+  if (base_) addresses_->release(base_);
   base_ = 0;
 }
 
@@ -55,29 +52,26 @@ bool MemoryPool::back(uint64_t address, uint64_t size) {
                last = (address + size - 1 - base_) / kPoolChunk;
   uint64_t missing = 0;
   for (size_t i = first; i <= last; i++) missing += backed_[i] ? 0 : kPoolChunk;
-  if (props.maxSize && reserved + missing > gpu::round_up(props.maxSize, kPoolChunk)) return false;
-  // Not charge_device at once: the caller may still find memory elsewhere, and a refusal is recorded.
-  if (driver()->ledger.free(device->physical) < missing || !charge_device(device, missing))
-    return false;
+  if (most_bytes_ && reserved + missing > round_up(most_bytes_, kPoolChunk)) return false;
+  // Not charged at once: the caller may still find memory elsewhere, and a refusal is told.
+  if (card_->free_bytes() < missing || !card_->charge(missing)) return false;
   for (size_t i = first; i <= last; i++) {
     if (backed_[i]) continue;
     backed_[i] = true;
-    record_device_alloc(device->index, base_ + i * kPoolChunk, kPoolChunk,
-                        abi::DeviceMemoryKind::kPool);
+    card_->tell_of_alloc(base_ + i * kPoolChunk, kPoolChunk, abi::DeviceMemoryKind::kPool);
   }
   reserved += missing;
   reserved_high = std::max(reserved_high, reserved);
   return true;
 }
 
-CUresult MemoryPool::allocate(uint64_t bytes, uint64_t* out) {
-  if (bytes > device->card->total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t size = gpu::round_up(bytes, kPoolUnit);
-  if (!open()) return CUDA_ERROR_OUT_OF_MEMORY;
+uint64_t MemoryPool::allocate(uint64_t bytes) {
+  if (bytes > card_->total_bytes() || !open()) return 0;
+  const uint64_t size = round_up(bytes, kPoolUnit);
   uint64_t address = find_backed(size);
   if (!address) {
     address = find_lowest(size);
-    if (!address || !back(address, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!address || !back(address, size)) return 0;
   }
   const auto piece = std::prev(free_.upper_bound(address));
   const auto [start, length] = *piece;
@@ -87,8 +81,7 @@ CUresult MemoryPool::allocate(uint64_t bytes, uint64_t* out) {
   blocks[address] = size;
   used += size;
   used_high = std::max(used_high, used);
-  *out = address;
-  return CUDA_SUCCESS;
+  return address;
 }
 
 bool MemoryPool::release(uint64_t address) {
@@ -125,10 +118,10 @@ uint64_t MemoryPool::trim(uint64_t keep_bytes) {
     backed_[i] = false;
     reserved -= kPoolChunk;
     given += kPoolChunk;
-    refund_device(device, kPoolChunk);
-    record_device_free(device->index, chunk, kPoolChunk, abi::DeviceMemoryKind::kPool);
+    card_->refund(kPoolChunk);
+    card_->tell_of_free(chunk, kPoolChunk, abi::DeviceMemoryKind::kPool);
   }
   return given;
 }
 
-}  // namespace tonnage::driver
+}  // namespace tonnage::gpu
