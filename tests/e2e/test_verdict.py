@@ -1,10 +1,11 @@
 """Whether it fits: what `run` says of commands that end in every way there is."""
 import json
 
-import pytest
 import signal
 import subprocess
 import time
+
+import pytest
 
 from conftest import PROGRAMS, PYTHON, TONNAGE, clean_environment
 
