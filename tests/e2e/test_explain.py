@@ -66,7 +66,7 @@ def test_a_queue_that_is_filling_and_one_that_is_full(explained):
 
 def test_exports(run, tonnage, tmp_path):
     trace, table, events, page = (tmp_path / name for name in ("trace.json", "table.csv", "events.csv", "page.html"))
-    result = run(PYTHON, PROGRAM, "healthy", tmp_path / "s.pickle", "python", gpu="RTX 3060", options=["--trace", trace, "--csv", table, "--csv-events", events, "--html", page])
+    result = run(PYTHON, PROGRAM, "healthy", tmp_path / "s.pickle", "python", gpu="RTX 3060", options=["--perfetto", trace, "--csv", table, "--csv-events", events, "--html", page])
     assert result.code == 0, result.err
     peak = result.device["peak_allocated"]["bytes"]
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
@@ -75,9 +75,9 @@ def test_exports(run, tonnage, tmp_path):
         assert sum(int(row["block_bytes"]) for row in csv.DictReader(file) if row["live_at_peak"] == "1" and row["kind"] == "pytorch") == peak
     with open(events, newline="") as file:
         assert max(int(row["allocated_bytes"] or 0) for row in csv.DictReader(file)) == peak
-    again = tonnage("explain", tmp_path / "s.pickle", "--trace", trace)
+    again = tonnage("explain", tmp_path / "s.pickle", "--perfetto", trace)
     assert again.code == 2 and "exists" in again.err and trace.stat().st_size > 0
-    assert tonnage("explain", tmp_path / "s.pickle", "--trace", trace, "--force", "--brief").code == 0
+    assert tonnage("explain", tmp_path / "s.pickle", "--perfetto", trace, "--force", "--brief").code == 0
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's code")

@@ -55,6 +55,21 @@ TEST(Html, AsksForNothingOutside) {
   EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
 }
 
+// Numbers and names of categories are in records, reports and tables that people keep.
+TEST(Html, CategoriesKeepTheirNumbersAndHaveTheirColours) {
+  const std::vector<std::string> names = {
+      "unknown", "parameters", "gradients",   "optimizer_state", "activations",
+      "inputs",  "workspaces", "temporaries", "buffers",         "rounding",
+      "cached",  "context",    "other"};
+  ASSERT_GE(abi::kCategoryCount, names.size());
+  const std::string page = render_html({hostile()});
+  for (size_t number = 0; number < names.size(); ++number) {
+    EXPECT_EQ(analysis::category_name(static_cast<abi::Category>(number)), names[number]);
+    EXPECT_NE(page.find("--" + names[number] + ": #"), std::string::npos) << names[number];
+  }
+  EXPECT_EQ(embedded(page)["categories"].size(), abi::kCategoryCount);
+}
+
 TEST(Html, NumbersAreThoseOfTheJsonReport) {
   const auto explanation = hostile();
   const json data = embedded(render_html({explanation}))["explanations"][0];

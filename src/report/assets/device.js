@@ -38,14 +38,15 @@ function deviceView(explanation, device, shared) {
     link.hidden = held === null;
     if (held !== null) say(momentTitle.textContent);
   }
-  if (chart && chart.series.event.length) {
+  const used = chart && [chart.series.allocated, chart.series.reserved, chart.series.device || []].some(values => values.some(Boolean));
+  if (used) {
     line = timelineView(view);
     view.held.follow(() => { hoverIndex = null; showMoment(); });
     nodes.push(el("div", { class: "split" + (shared.narrow ? " narrow" : "") }, el("div", {}, line.nodes),
       el("div", { class: "moment" }, el("div", { class: "bar" }, momentTitle), el("div", { class: "bar" }, el("label", {}, "event ", eventField), link), momentTable, momentSite)), blockPanel(view));
     draws.push(() => line.build());
     starts.push(showMoment);
-  } else if (peak) nodes.push(peakBreakdown(peak.breakdown));
+  } else nodes.push(peak && peak.bytes ? peakBreakdown(peak.breakdown) : el("p", { class: "soft" }, "Nothing was put on this card."));
 
   if (chart && chart.by_stack && chart.by_stack.b) {
     const flame = flameView(view);
@@ -73,7 +74,7 @@ function deviceView(explanation, device, shared) {
   if (device.largest.length) nodes.push(heading("Largest at the peak", "largest"), table("Largest at the peak", [["each", 1], ["count", 1], ["together", 1], ["category"], ["name"], ["where"]],
     device.largest.map(group => el("tr", {}, bytesCell(group.size_bytes), el("td", { class: "n" }, group.count), bytesCell(group.size_bytes * group.count),
       el("td", {}, swatch(group.category), TITLES[group.category] + (group.inferred ? " (inferred)" : "")), el("td", { class: "mono" }, group.name || group.kind || ""), el("td", { class: "mono" }, siteText(group.site))))));
-  if (device.steps.length) nodes.push(heading("Steps", "steps"), table("Steps", [["step"], ["peak allocated", 1], ["peak reserved", 1], ["peak device", 1], ["allocated after", 1], ["time", 1], ["launches", 1]],
+  if (device.steps.length && (used || peak && peak.bytes)) nodes.push(heading("Steps", "steps"), table("Steps", [["step"], ["peak allocated", 1], ["peak reserved", 1], ["peak device", 1], ["allocated after", 1], ["time", 1], ["launches", 1]],
     device.steps.map(step => {
       const mark = chart && chart.series.steps.find(([number]) => number === step.step), name = step.complete ? String(step.step) : "after the last";
       return el("tr", {}, el("td", {}, mark && line ? el("button", { class: "small", "aria-label": "hold the end of step " + name, onclick: () => view.hold(mark[1] - 1) }, name) : name), bytesCell(step.peak_allocated_bytes),
