@@ -158,8 +158,7 @@ Result<int> run(const RunOptions& options) {
   // Nothing below changes the command's own exit code.
   auto written = (*files)->write_account();
   if (written)
-    written =
-        (*files)->write_end(command_end_json(*exit, (*files)->session_path().parent_path()));
+    written = (*files)->write_end(command_end_json(*exit, (*files)->session_path().parent_path()));
   if (!written && !watch.has_failed()) say(written.error());
   NeedRunOptions need_run;
   need_run.cards = *cards;

@@ -70,11 +70,11 @@ struct OpInfo {
   bool keeps_gradient = false;  // how a gradient is accumulated
   bool makes_gradient = false;  // in new memory
   bool random = false;
-  bool appends = false;      // cat, index_copy_: a key-value cache grows by it
-  bool takes_tensors = false;       // else it makes tensors of nothing: randn, zeros
-  bool makes_alike = false;  // zeros_like and the like
-  bool multiplies = false;   // matrices, or picks by index: models without layers use these
-  int weight_argument = -1;  // a layer: the argument "weight" of its schema
+  bool appends = false;        // cat, index_copy_: a key-value cache grows by it
+  bool takes_tensors = false;  // else it makes tensors of nothing: randn, zeros
+  bool makes_alike = false;    // zeros_like and the like
+  bool multiplies = false;     // matrices, or picks by index: models without layers use these
+  int weight_argument = -1;    // a layer: the argument "weight" of its schema
   int generator_argument = -1;
   Reach reach = Reach::kSmall;
   OpRule rule = OpRule::kNone;

@@ -27,8 +27,8 @@ void note_parameter_written(bool gradients_enabled);
 bool update_runs();
 // The work above is over: a forward pass or a backward pass begins.
 void note_update_over();
-// Data came from the host, or a tensor was made of nothing: of the next step, except in the first one,
-// in which an optimizer makes its state.
+// Data came from the host, or a tensor was made of nothing: of the next step, except in the first
+// one, in which an optimizer makes its state.
 void note_new_data();
 
 // A step that is known to be over only now ends. `forward_began`: a parameter is used with

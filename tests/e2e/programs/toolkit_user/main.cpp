@@ -1,11 +1,11 @@
-// A user's program on the installed toolkit, checked against plain training. It takes one half of the library: the other is
-// compiled in the same way, and takes as long.
+// A user's program on the installed toolkit, checked against plain training. It takes one half of
+// the library: the other is compiled in the same way, and takes as long.
+#include <tonnage/torch/checkpoint.h>
+#include <tonnage/torch/memory.h>
 #include <torch/nn/modules/linear.h>  // torch/torch.h would take as long to compile as all of this
 #include <torch/nn/utils/convert_parameters.h>
 #include <torch/optim/adamw.h>
 #include <torch/utils.h>
-#include <tonnage/torch/checkpoint.h>
-#include <tonnage/torch/memory.h>
 #include <cstdio>
 
 torch::Tensor train(bool with_toolkit) {
@@ -26,6 +26,7 @@ torch::Tensor train(bool with_toolkit) {
 
 int main() {
   const bool equal = torch::equal(train(true), train(false));
-  std::printf("%s, 1.5 KiB is %s\n", equal ? "the same bits" : "different", tonnage::format_bytes(1536).c_str());
+  std::printf("%s, 1.5 KiB is %s\n", equal ? "the same bits" : "different",
+              tonnage::format_bytes(1536).c_str());
   return equal ? 0 : 1;
 }
