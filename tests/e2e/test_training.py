@@ -83,7 +83,7 @@ def test_memory_option_limits_the_card(train):
     result = train("cnn", options=("--memory", "1152MiB"))
     assert result.device["total_bytes"] == 1152 << 20
     assert result.report["verdict"] == "fits"
-    small = train("cnn", options=("--memory", "900MiB"))
+    small = train("cnn", options=("--memory", "1000MiB"))
     assert small.code == 1
     assert "CUDA out of memory" in small.err
     assert small.report["verdict"] == "does_not_fit"
