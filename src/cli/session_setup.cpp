@@ -46,9 +46,13 @@ bool is_lost(const fs::path& folder) {
   const fs::path path = folder / "session";
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return false;
-  uint32_t magic = 0;
-  const bool whole = ::pread(fd, &magic, sizeof magic, 0) == sizeof magic &&
-                     magic == abi::kSessionMagic && ::fstat(fd, &is) == 0 &&
+  // A session of another build may keep no locks: it is left alone.
+  struct {
+    uint32_t magic, version, struct_bytes;
+  } head{};
+  const bool whole = ::pread(fd, &head, sizeof head, 0) == sizeof head &&
+                     head.magic == abi::kSessionMagic && head.version == abi::kSessionVersion &&
+                     head.struct_bytes == sizeof(abi::Session) && ::fstat(fd, &is) == 0 &&
                      is.st_uid == ::geteuid();
   ::close(fd);
   abi::SessionLocks locks;
