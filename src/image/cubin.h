@@ -1,8 +1,8 @@
 // One machine-code image (an ELF file for EM_CUDA) or one PTX text: its kernels, their resources,
 // its variables.
 //
-// ELF layout: LLVM's ELF.h (EM_CUDA flags) and what cuobjdump -elf prints; .nv.info attribute
-// numbers carry cuobjdump's names.
+// Sources: LLVM's ELF.h for the layout (EM_CUDA flags); the numbers of .nv.info attributes have
+// their public names (EIATTR_..., listed for example in GVirtuS).
 #pragma once
 
 #include <cstdint>

@@ -36,12 +36,13 @@ struct Function {
   unsigned shared_size = 0;
 };
 
-// A kernel as the visitors of the private module table get it: an object of some kilobytes that is
-// the visitor's to write into (as scuda's public source has it), instead of a Function.
+// A kernel as visit_functions (driver/export_tables) hands it to its caller. scuda's public source
+// has a block of 1,280 bytes, almost all zero, that is not the CUfunction; a larger one is given
+// here, so that a caller that writes into it harms nothing.
 struct FunctionNode {
   uint32_t magic = kFunctionNodeMagic;
   uint32_t unused = 0;
-  unsigned char theirs[8192] = {};
+  unsigned char callers_bytes[8192] = {};
   Function* function = nullptr;
 };
 

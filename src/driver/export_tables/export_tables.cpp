@@ -1,10 +1,10 @@
-// The private tables that the CUDA runtime, linked into NVIDIA's libraries and into programs, asks
-// of a driver.
+// The private tables of functions that the CUDA runtime asks a driver for. The runtime is linked
+// into NVIDIA's libraries and into programs.
 //
-// cuGetExportTable hands them out by UUID; a table's first word is its size in bytes, the others
-// are functions. Which exist, what their slots do, and how the runtime checks the driver are public
-// facts (the ZLUDA project documents them; docs/interop.md says what is answered here and why).
-// What is not known answers "not supported" and is named in the report.
+// cuGetExportTable hands out a table by its UUID. Its first word is its size in bytes, the others
+// are functions ("slots"). Source: the public code of ZLUDA (dark_api) and scuda; docs/interop.md
+// lists each table and what is answered. A table that is not known answers "not supported". A slot
+// that is not known does nothing, succeeds, and is named in the report.
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +41,8 @@ Slot typed_slot() {
 
 CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
-// A slot whose meaning is not known: success with nothing done is what programs were seen to live
-// with. Named in the report by table and slot, so that a program that does not can be looked into.
+// A slot whose meaning is not known: it does nothing and succeeds, because programs go on well with
+// that. The report names table and slot, so that a program that needs more can be looked into.
 template <int Table, int Index>
 CUresult unknown_slot() {
   char name[64];
@@ -51,7 +51,7 @@ CUresult unknown_slot() {
   return CUDA_SUCCESS;
 }
 
-// Slots that every runtime calls as it starts; nothing that follows depends on them.
+// Slots that every runtime calls when it starts. Nothing later depends on them.
 CUresult runtime_notice() { return CUDA_SUCCESS; }
 
 // --- Modules from the runtime's own fat binaries ---
@@ -149,8 +149,8 @@ CUresult context_check(CUcontext, unsigned* state, const void** detail) {
 }
 unsigned context_check_3() { return 0; }
 
-// Kernels of a module, one call of `visit` each; cuFFT finds its kernels so. Answers whether there
-// were any. The arguments are as scuda's public source has them.
+// Calls `visit` once for each kernel of a module; 1 if there was one, else 0. Programs that use cuFFT
+// call it. Arguments and result: scuda's public source (docs/interop.md).
 using VisitFunction = void (*)(void* data, FunctionNode* function, CUmodule module);
 unsigned visit_functions(CUcontext, CUmodule handle, VisitFunction visit, void* data) {
   Module* module = to_module(handle);
