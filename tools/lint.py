@@ -8,6 +8,8 @@ usage: lint.py [--build build] [--changed] [--no-tidy] [--require] [--minutes N]
   size       no source file over 800 lines
   width      no new line over 100 characters: tools/long_lines.json has how many each file has
   python     every Python file compiles
+  docs       in every page: relative links and their headings exist, and so do the files of the
+             repository that it names
   tidy       clang-tidy with the checks of .clang-tidy over src/. What was clean and has not changed
              since is not looked at again (~/.cache/tonnage-lint). --changed: only what differs from
              the main branch. --minutes: changed files first, then others until the time is over.
@@ -37,6 +39,13 @@ LONG_FILES = (
     "bench/truth/program_kinds_cases.py",  # a table
     "tools/device/answers.cpp",  # copied to other machines and compiled there alone
 )
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED_PATH = re.compile(
+    r"`((?:src|docs|bench|tools|tests|toolkit|data|python|examples|cmake)/[\w./*-]+)`")
+NAMED_FILE = re.compile(r"`([a-z]\w*\.(?:h|cpp|py|sh))`")
+NOT_IN_THE_TREE = ("cuda.h", "cudaTypedefs.h", "cuda_occupancy.h", "fatbinary_section.h", "nvml.h")
+FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+PAGE_IN_CODE = re.compile(r"\b((?:toolkit/)?docs/[\w-]+\.md)\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
@@ -139,6 +148,50 @@ def check_python(files):
     return faults
 
 
+def headings(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ +(.+?) *$", FENCE.sub("", text), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
+
+
+def check_page(name, basenames):
+    """The faults of one page: broken links, missing headings, files that are not there."""
+    path, faults = ROOT / name, []
+    text = path.read_text(encoding="utf-8")
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"\w+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        if not linked.exists():
+            faults.append(f"{name}: the link {target} leads to no file")
+        elif anchor and linked.suffix == ".md" and anchor not in headings(linked.read_text()):
+            faults.append(f"{name}: the link {target} leads to no heading")
+    for named in NAMED_PATH.findall(text):
+        if not any(next(base.glob(named), None) for base in (ROOT, path.parent)):
+            faults.append(f"{name}: {named} is not in the repository")
+    for named in NAMED_FILE.findall(text):
+        if named not in basenames and named not in NOT_IN_THE_TREE:
+            faults.append(f"{name}: no file of the repository is called {named}")
+    return faults
+
+
+def check_docs(code):
+    names = tracked()
+    basenames = {os.path.basename(n) for n in names}
+    faults = []
+    for name in names:
+        if name.endswith(".md"):
+            faults += check_page(name, basenames)
+    for name in code:  # comments that send the reader to a page
+        text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
+        for page in sorted(set(PAGE_IN_CODE.findall(text))):
+            folders = (ROOT, ROOT / "toolkit") if name.startswith("toolkit/") else (ROOT,)
+            if not any((folder / page).exists() for folder in folders):
+                faults.append(f"{name}: {page} is not in the repository")
+    return faults
+
+
 def note(text):
     print(f"lint: {text}")
     return []
@@ -236,7 +289,7 @@ def main():
         return 0
     faults = check_layout([n for n in code if n.endswith(CPP)], args.require)
     faults += check_size(code) + check_width(code)
-    faults += check_python([n for n in code if n.endswith(PYTHON)])
+    faults += check_python([n for n in code if n.endswith(PYTHON)]) + check_docs(code)
     done = subprocess.run([sys.executable, ROOT / "tools/check_includes.py"], capture_output=True,
                           text=True)
     faults += done.stdout.splitlines() if done.returncode else []

@@ -149,8 +149,8 @@ CUresult context_check(CUcontext, unsigned* state, const void** detail) {
 }
 unsigned context_check_3() { return 0; }
 
-// Calls `visit` once for each kernel of a module; 1 if there was one, else 0. Programs that use cuFFT
-// call it. Arguments and result: scuda's public source (docs/interop.md).
+// Calls `visit` once for each kernel of a module; 1 if there was one, else 0. Programs that use
+// cuFFT call it. Arguments and result: scuda's public source (docs/interop.md).
 using VisitFunction = void (*)(void* data, FunctionNode* function, CUmodule module);
 unsigned visit_functions(CUcontext, CUmodule handle, VisitFunction visit, void* data) {
   Module* module = to_module(handle);
