@@ -53,7 +53,7 @@ std::string find_need(const RunOptions& options, NeedRunOptions need_run,
       explanation.report->verdict != analysis::Verdict::kDoesNotFit)
     return "";
   if (const std::string reason = reason_not_to_run(need_run, input); !reason.empty())
-    return "What it would need: tonnage run --true-need runs it once more on a card without limit "
+    return "How much it needs: tonnage run --true-need runs it once more on a card without limit "
            "(not done by itself: " +
            reason + ").";
   for (const analysis::DeviceReport& device : explanation.report->devices) {

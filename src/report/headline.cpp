@@ -19,7 +19,7 @@ using analysis::OutOfMemory;
 using analysis::Report;
 using analysis::Verdict;
 
-// PyTorch's own limit refused: as much was free on the card, and more.
+// PyTorch's own limit refused: the card had more free than the request needs.
 constexpr uint64_t kOwnLimitMarginBytes = 64ull << 20;
 
 bool refused_by_own_limit(const OutOfMemory& oom) {
@@ -34,7 +34,7 @@ std::string card(const DeviceReport& device, const Report& report, const Style& 
                         : device.name);
 }
 
-// The session's account knows of what a cut record lacks.
+// The session's ledger also has the memory that a cut record lacks.
 std::string peak_of_card(const DeviceReport& device, const Report& report) {
   uint64_t bytes = device.device ? device.device->bytes : 0;
   const auto index = static_cast<size_t>(device.index);
@@ -46,7 +46,7 @@ std::string peak_of_card(const DeviceReport& device, const Report& report) {
   return out;
 }
 
-uint64_t refusals_got_over(const Report& report) {
+uint64_t count_refusals_gone_on(const Report& report) {
   uint64_t count = 0;
   for (const DeviceReport& device : report.devices) count += device.out_of_memory.size();
   return count;
@@ -66,7 +66,7 @@ std::string fits_line(const DeviceReport& device, const Report& report, const St
       at_most ? "at most" : "peak", format_bytes(device.device->bytes),
       format_bytes(*device.total_bytes), format_bytes(device.headroom_bytes.value_or(0)));
   if (report.devices.size() > 1) {
-    out += fmt::format(" on GPU {}, the fullest of {}", device.index, report.devices.size());
+    out += fmt::format(" on GPU {}, the most used of {} GPUs", device.index, report.devices.size());
   } else if (!device.name.empty()) {
     out += " on " + style.safe(device.name);
   }
@@ -74,10 +74,9 @@ std::string fits_line(const DeviceReport& device, const Report& report, const St
     out += fmt::format("; the peak comes after the last step, the steps need {}",
                        format_bytes(*device.peak_of_steps));
   if (report.stopped) out += "; then the command was stopped, as asked";
-  if (const uint64_t count = refusals_got_over(report); count > 0)
-    out += count == 1
-               ? "; one request was refused, and the command got over it"
-               : fmt::format("; {} requests were refused, and the command got over them", count);
+  if (const uint64_t count = count_refusals_gone_on(report); count > 0)
+    out += count == 1 ? "; one request was refused, and the command went on"
+                      : fmt::format("; {} requests were refused, and the command went on", count);
   return out;
 }
 
@@ -160,7 +159,7 @@ std::string asker_text(const OutOfMemory& oom, const Style& style) {
     case Asker::kCusparse: return "cuSPARSE";
     case Asker::kNccl: return "NCCL";
     case Asker::kCupy: return "CuPy";
-    case Asker::kPool: return "a memory pool of the driver's";
+    case Asker::kPool: return "a memory pool of the driver";
     case Asker::kContext: return "the driver, for a context,";
     case Asker::kCode: return "the driver, for the code of kernels,";
     case Asker::kStreams: return "the driver, for streams,";
@@ -203,7 +202,7 @@ std::string exit_text(const record::CommandEnd& end) {
 }
 
 std::string error_text(const Report& report, const Style& style) {
-  // A launcher's error says only that a process of its failed.
+  // A launcher's error says only that one of its processes failed.
   const auto is_launchers = [](const record::CommandError& error) {
     return error.type.ends_with("ChildFailedError") ||
            error.type.ends_with("ProcessExitedException") ||

@@ -25,11 +25,12 @@ std::string asker_text(const analysis::OutOfMemory& oom, const Style& style);
 // "exit code 1", "signal 11 (Segmentation fault)".
 std::string exit_text(const record::CommandEnd& end);
 
-// The error that the command died of, as a Python process said it: "ValueError: bad shape, at
+// The error that ended the command, as its Python process printed it: "ValueError: bad shape, at
 // train.py:3"; "" if none is known.
 std::string error_text(const analysis::Report& report, const Style& style);
 
-// The device that the headline is about: one that does not fit, else the fullest; null: none.
+// The device that the headline is about: one that does not fit, else the one with the highest share
+// in use; null: none.
 const analysis::DeviceReport* leading_device(const analysis::Report& report);
 
 }  // namespace tonnage::report

@@ -64,8 +64,9 @@ std::optional<uint64_t> batch_of(const std::string& command) {
 std::string kind_text(const Remedy& remedy, Remedy::Kind kind, const std::string& command) {
   switch (kind) {
     case Remedy::Kind::kCheckpointing:
-      return fmt::format("activation checkpointing of the {} alike layers", remedy.blocks);
-    case Remedy::Kind::kLogitsInPieces: return "the loss's logits in pieces, never all at once";
+      return fmt::format("activation checkpointing of the {} equal layers", remedy.blocks);
+    case Remedy::Kind::kLogitsInPieces:
+      return "the logits of the loss in pieces, never all at once";
     case Remedy::Kind::kSmallerBatch: break;
   }
   const auto batch = batch_of(command);
@@ -121,20 +122,20 @@ std::vector<std::string> need_lines(const Report& report) {
   if (!report.need.known) return out;
   if (report.need.takes_share)
     return {
-        "On a card without limit the command takes a share of it: it has no need of its own. Give "
-        "its setting for the share, or for the cache, a size."};
+        "On a card without limit the command takes a share of the card, so its need cannot be "
+        "measured. Set its share, or its cache, to a size."};
   const DeviceNeed* need = deciding_need(report);
   if (need == nullptr) {
     if (report.need.devices.empty()) return out;
     return {fmt::format(
-        "On a card without limit it took {}, which the card has: the memory was there, but not for "
-        "this request (a limit of its own, or free memory in pieces).",
+        "On a card without limit it took {}, and this card has as much. The memory was there, but "
+        "not for this request (a limit of the program, or free memory in pieces).",
         format_bytes(report.need.devices.front().device_bytes))};
   }
   const uint64_t card = *device_of(report, need->device)->total_bytes;
   out.push_back(fmt::format(
-      "The same command, once more on a card without limit, took {}{}{}: {} more than the {} that "
-      "GPU {} has.",
+      "The same command ran once more on a card without limit and took {}{}{}: {} more than the {} "
+      "that GPU {} has.",
       report.need.repeats ? "" : "at least ", format_bytes(need->device_bytes),
       report.need.steps > 0 ? fmt::format(" in {} steps", report.need.steps) : "",
       format_bytes(need->device_bytes - card), format_bytes(card), need->device));
@@ -142,18 +143,18 @@ std::vector<std::string> need_lines(const Report& report) {
   for (const CardChoice& choice : cards_with(need->device_bytes))
     cards += fmt::format("{}{} ({})", cards.empty() ? "" : ", ", choice.name,
                          format_bytes(choice.total_bytes));
-  out.push_back(cards.empty() ? "No card of the catalogue has as much."
-                              : "Cards that would do, smallest first: " + cards + ".");
+  out.push_back(cards.empty() ? "No card of the catalogue has that much."
+                              : "Cards that are large enough, smallest first: " + cards + ".");
   for (const Remedy& remedy : report.need.remedies) {
     std::string text = remedy_text(remedy, report.command);
     if (remedy.enough) {
-      text += fmt::format(" (enough: about {}, as counted)", format_bytes(remedy.needs_bytes));
+      text += fmt::format(" (enough: about {}, estimated)", format_bytes(remedy.needs_bytes));
     } else if (remedy.needs_bytes <= card) {
-      text += fmt::format(" (too tight to be sure: about {}, as counted)",
+      text += fmt::format(" (perhaps not enough: about {}, estimated)",
                           format_bytes(remedy.needs_bytes));
     } else {
-      text += fmt::format(" (not enough alone: about {}, as counted)",
-                          format_bytes(remedy.needs_bytes));
+      text +=
+          fmt::format(" (not enough alone: about {}, estimated)", format_bytes(remedy.needs_bytes));
     }
     out.push_back((remedy.enough ? "+ " : "- ") + text);
   }

@@ -80,7 +80,7 @@ class Writer {
         used.push_back(&device);
     }
     if (used.size() > 2) {
-      // Many devices do much the same: a table of all, and the whole story of the one that decides.
+      // With many devices: a table of all, and the details of the one that decides.
       write_device_table(used);
       used = {leading_device(report_)};
     }
@@ -213,10 +213,10 @@ class Writer {
         line(fmt::format("    and {} before", device.out_of_memory.size() - shown));
     }
     if (device.retries > 0)
-      line(fmt::format("    {} a request was refused, and served after memory was freed for it",
+      line(fmt::format("    {} a request was refused, and granted after memory was freed",
                        plural(device.retries, "time", "times")));
     if (device.other_ways > 0)
-      line(fmt::format("    {} a library was refused scratch memory and did with less",
+      line(fmt::format("    {} a library was refused a workspace and went on with less",
                        plural(device.other_ways, "time", "times")));
   }
 
@@ -226,7 +226,7 @@ class Writer {
     if (device.uses_pytorch)
       state = fmt::format("then allocated {}, reserved {}; ", format_bytes(oom.allocated_bytes),
                           format_bytes(oom.reserved_bytes));
-    state += oom.ended ? "the command ended by it" : "the command got over it";
+    state += oom.ended ? "this ended the command" : "the command went on";
     wrap(state, Color::kNone, 6, "      ");
   }
 
@@ -310,18 +310,16 @@ class Writer {
     line(style_.paint(total, Color::kBold));
     write_kinds(device);
     if (inferred)
-      line(style_.paint(
-          fmt::format(
-              "    {} inferred from when tensors were made and freed; the program did not say it",
-              style_.unicode() ? "≈" : "~"),
-          Color::kDim));
+      line(style_.paint(fmt::format("    {} inferred from when tensors were made and freed",
+                                    style_.unicode() ? "≈" : "~"),
+                        Color::kDim));
     if (now.pending_bytes > 0)
       line(style_.paint(fmt::format("    {} of the cached memory waits for another stream",
                                     format_bytes(now.pending_bytes)),
                         Color::kDim));
   }
 
-  // Without PyTorch nothing need be told apart from it.
+  // Without PyTorch there is nothing to tell apart from PyTorch's memory.
   static const char* title_of(const DeviceReport& device, analysis::Category category) {
     return category == analysis::Category::kOther && !device.uses_pytorch
                ? "allocations"
@@ -461,17 +459,17 @@ class Writer {
       line(fmt::format("  and {} more (all are in --json)", rows.size() - shown));
   }
 
-  // What makes the figures doubtful: said plainly, and only if there is any.
+  // What makes the figures doubtful, if anything does.
   void write_doubts() {
     std::vector<std::string> doubts;
     if (report_.history_truncated)
       doubts.push_back(
-          "the beginning of the history was overwritten: peaks before the first event kept are not "
+          "the beginning of the history was overwritten: peaks before its first event are not "
           "known");
     for (const analysis::ProcessReport& process : report_.processes) {
       if (!process.ended && !report_.from_snapshot)
         doubts.push_back(fmt::format(
-            "process {} ({}) did not end in order: its record stops at its last whole part",
+            "process {} ({}) did not end normally: its record stops at its last whole chunk",
             process.pid, style_.safe(process.command)));
     }
     if (report_.inconsistencies > 0)
@@ -494,7 +492,7 @@ class Writer {
       for (const std::string& doubt : doubts)
         wrap(doubt, Color::kYellow, 4, style_.unicode() ? "  • " : "  - ");
     }
-    write_lines("Values that were not known (read alone, a number near 1; else zeros)",
+    write_lines("Reads of unknown values (a single number reads as about 1, others as zeros)",
                 report_.unknown_reads, false);
     write_lines("Sizes that were assumed", report_.assumed_sizes, true);
   }

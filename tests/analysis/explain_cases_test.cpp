@@ -103,7 +103,7 @@ TEST(PublicCases, Histories) {
                 },
                 8192),
             Cause::kKeptAcrossSteps,
-            {"one tensor each time of 937.5 MiB", "train.py:80", ".cpu()"}},
+            {"one tensor of 937.5 MiB each time", "train.py:80", ".cpu()"}},
            {"C05 pytorch-lightning#1510: detached, but on the GPU",
             history([](Program& p) {
               p.add_parameters(10 * kMiB, 4);
@@ -111,7 +111,7 @@ TEST(PublicCases, Histories) {
               p.fail(Phase::kForward, p.forward, 40 * kMiB, 10 * kMiB);
             }),
             Cause::kKeptAcrossSteps,
-            {"detach() alone does not move it", "no graph seems to hang on them"}},
+            {"detach() alone does not move it", "they hold no autograd graph"}},
            {"C11 pytorch#27600: a retry inside except",
             history([](Program& p) {
               p.add_parameters(10 * kMiB, 4);
@@ -195,7 +195,7 @@ TEST(PublicCases, Histories) {
               p.fail(Phase::kForward, p.checkpointed, 24 * kMiB, 4 * kMiB);
             }),
             Cause::kCheckpointInactive,
-            {"should have dropped", "use_reentrant"}},
+            {"should have freed", "use_reentrant"}},
            {"C47 peft#2196: adapters do not lower activations",
             history([](Program& p) {
               p.add_parameters(10 * kMiB, 9);
@@ -216,7 +216,7 @@ TEST(PublicCases, Histories) {
               p.fail(Phase::kForward, p.forward, 40 * kMiB, 20 * kMiB);
             }),
             Cause::kModelState,
-            {"adapters only (LoRA)", "2.34 GiB of gradients and optimizer state"}},
+            {"only adapters (LoRA)", "2.34 GiB of gradients and optimizer state"}},
            {"C55 tnt PR 1057: no_sync keeps whole gradients of a sharded model",
             history([](Program& p) {
               p.add_parameters(10 * kMiB, 20);
@@ -234,7 +234,7 @@ TEST(PublicCases, Histories) {
               p.fail(Phase::kForward, p.forward, 200 * kMiB, 100 * kMiB);
             }),
             Cause::kWorkspaces,
-            {"1.17 GiB", "scratch memory"}},
+            {"1.17 GiB", "workspaces of cuBLAS"}},
        })
     check(c);
 }

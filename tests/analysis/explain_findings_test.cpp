@@ -315,7 +315,7 @@ TEST(ExplainGrowth, OneTensorAStepIsFound) {
   const Finding& leak = explanation.findings.at(0);
   EXPECT_EQ(*leak.bytes_per_step, 12u * kMiB);
   EXPECT_EQ(leak.site->line.line, 21u);
-  EXPECT_NE(report::words_of(leak.text).find("one tensor each time of 12.0 MiB"), std::string::npos)
+  EXPECT_NE(report::words_of(leak.text).find("one tensor of 12.0 MiB each time"), std::string::npos)
       << report::words_of(leak.text);
   // The tenth step's peak is 3 x 4 x 10 (state) + 4 x 12 (activations) + 10 x 12 (kept) = 288 MiB
   // of 4096: 317 more steps fit.

@@ -93,8 +93,7 @@ TEST(GrowthTogether, AGraphWithWhatItsPassWasGiven) {
   EXPECT_EQ(found[0].bytes_per_step, 72u * kMiB);
   EXPECT_EQ(found[0].site->line.line, 90u);
   EXPECT_GT(found[0].confidence, 0.9);
-  EXPECT_TRUE(
-      says(found[0], "of it 12.0 MiB a step at train.py:88, 1 tensor: what the pass was given"));
+  EXPECT_TRUE(says(found[0], "of it 12.0 MiB a step at train.py:88, 1 tensor: inputs of the pass"));
 }
 
 // Tonnage's records give backward passes the line of the forward pass: forty tensors of one line
@@ -107,10 +106,10 @@ TEST(GrowthTogether, AGraphAndTheBackwardPassThatKeptIt) {
   }));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(report::words_of(found[0].title),
-            "Every step leaves a whole graph behind, its backward pass included");
+            "Every step leaves a whole autograd graph behind, and its backward pass");
   EXPECT_EQ(found[0].bytes_per_step, (60u + 72 + 20) * kMiB);
   EXPECT_EQ(found[0].site->line.line, 90u);
-  EXPECT_TRUE(says(found[0], "92.0 MiB that a backward pass made"));
+  EXPECT_TRUE(says(found[0], "92.0 MiB of it were made by a backward pass"));
   EXPECT_TRUE(says(found[0], "of it 72.0 MiB a step at model.py:21"));
   EXPECT_TRUE(says(found[0], "set_to_none=True"));
 }
@@ -181,9 +180,9 @@ TEST(GrowthTogether, WhatIsMadeOfAQueueGrowsWithIt) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].site->line.line, 20u);
   EXPECT_EQ(found[0].bytes_per_step, 6u * kMiB);
-  EXPECT_TRUE(says(
-      found[0],
-      "of it 2.0 MiB a step at train.py:31, 1 tensor: made of what is kept, and larger each time"));
+  EXPECT_TRUE(says(found[0],
+                   "of it 2.0 MiB a step at train.py:31, 1 tensor: made from kept tensors, and "
+                   "larger each time"));
 }
 
 // --- Caches ---
@@ -194,9 +193,9 @@ TEST(GrowthCaches, OneThatIsFillingIsSaidToBePossible) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_LE(found[0].confidence, 0.6);
   EXPECT_TRUE(
-      says(found[0], "It may also be a cache, a replay buffer or a queue that is still filling"));
-  EXPECT_TRUE(says(found[0], "What would show it"));
-  EXPECT_TRUE(says(found[0], "choose its capacity by the card"));
+      says(found[0], "It may also be a cache, a replay buffer or a queue that is not full yet"));
+  EXPECT_TRUE(says(found[0], "How to find out"));
+  EXPECT_TRUE(says(found[0], "choose its capacity for this card"));
   // A graph is none.
   const auto graph = growth(run(16, [](Step& step) { keep_graph(step); }));
   ASSERT_EQ(graph.size(), 1u);
@@ -302,7 +301,7 @@ TEST(GrowthCaches, AtAFailureItsBoundIsTooHigh) {
   ASSERT_NE(testing::primary(explanation), nullptr);
   EXPECT_EQ(testing::primary(explanation)->cause, Cause::kKeptAcrossSteps);
   EXPECT_GT(testing::primary(explanation)->confidence, 0.9);
-  EXPECT_TRUE(says(*testing::primary(explanation), "its bound lies beyond what the card holds"));
+  EXPECT_TRUE(says(*testing::primary(explanation), "its limit is higher than the card's memory"));
 }
 
 }  // namespace

@@ -159,9 +159,9 @@ TEST(ExplainKinds, LossesThatAreSummedBeforeOneBackwardPass) {
   p.fail(Phase::kForward, p.forward, 100 * kMiB, 10 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "kept_across_steps");
-  EXPECT_NE(
-      report::words_of(primary(explanation)->advice.at(0)).text.find("backward() on each batch"),
-      std::string::npos)
+  EXPECT_NE(report::words_of(primary(explanation)->advice.at(0))
+                .text.find("backward() on the loss of each batch"),
+            std::string::npos)
       << report::summary_of(explanation);
 }
 
@@ -188,7 +188,7 @@ TEST(ExplainKinds, GrowthThatBeganBeforeTheRing) {
   EXPECT_STREQ(cause_of(explanation), "kept_across_steps") << report::summary_of(explanation);
   const auto& evidence = primary(explanation)->evidence;
   EXPECT_TRUE(std::any_of(evidence.begin(), evidence.end(), [](const Evidence& e) {
-    return report::words_of(e.fact).find("older than the history") != std::string::npos;
+    return report::words_of(e.fact).find("before the history begins") != std::string::npos;
   }));
 }
 
@@ -297,7 +297,7 @@ TEST(ExplainKinds, TheWeightsTwice) {
   p.fail(Phase::kOther, load, 10 * kMiB, 2 * kMiB);
   const Explanation explanation = p.explain();
   EXPECT_STREQ(cause_of(explanation), "model_state");
-  EXPECT_NE(report::summary_of(explanation).find("the weights a second time"), std::string::npos)
+  EXPECT_NE(report::summary_of(explanation).find("a second copy of the weights"), std::string::npos)
       << report::summary_of(explanation);
   EXPECT_NE(report::summary_of(explanation).find("train.py:40"), std::string::npos);
 }

@@ -49,7 +49,7 @@ def growth(explanation):
 def test_a_graph_that_a_backward_pass_keeps_is_one_finding(explained):
     for explanation in explained("create_graph"):
         finding, = growth(explanation)
-        assert "its backward pass included" in finding["title"] and finding["confidence"] > 0.9, explanation["source"]
+        assert "and its backward pass" in finding["title"] and finding["confidence"] > 0.9, explanation["source"]
         assert finding["site"]["user_line"]["line"] == LINES["graph line"]
         # What the passes saved, what backward made, and the samples.
         assert len([evidence for evidence in finding["evidence"] if evidence["text"].startswith("of it ")]) >= 3
@@ -59,7 +59,7 @@ def test_a_queue_that_is_filling_and_one_that_is_full(explained):
     for explanation in explained("filling_queue"):
         finding, = growth(explanation)
         assert finding["site"]["user_line"]["line"] == LINES["queue line"] and finding["bytes_per_step"] == 4 << 20
-        assert finding["confidence"] <= 0.6 and "still filling" in finding["text"]
+        assert finding["confidence"] <= 0.6 and "not full yet" in finding["text"]
     for explanation in explained("full_queue"):
         assert growth(explanation) == [], explanation["source"]
 

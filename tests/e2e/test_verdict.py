@@ -58,11 +58,11 @@ def test_no_room_for_nccl(run):
         assert device["peak_device"]["bytes"] <= device["total_bytes"]
 
 
-def test_a_limit_that_was_got_over(run):
+def test_a_refusal_after_which_the_command_went_on(run):
     result = run(PYTHON, PROGRAMS / "fraction_caught.py")
     assert result.code == 0
     assert result.report["verdict"] == "fits"
-    assert "one request was refused, and the command got over it" in result.report["headline"]
+    assert "one request was refused, and the command went on" in result.report["headline"]
     assert result.device["out_of_memory"][0]["went_on"]
 
 

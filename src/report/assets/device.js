@@ -30,7 +30,7 @@ function deviceView(explanation, device, shared) {
   function showMoment() {
     const { series } = chart, held = view.held.get(), event = held !== null ? held : hoverIndex !== null ? series.event[hoverIndex] : peak ? peak.moment.event : 0;
     const at = pointAt(series, event), onPoint = series.event[at] === event, isPeak = peak && event === peak.moment.event && device.peak_allocated, step = stepAt(series, event), ns = onPoint ? series.time_ns[at] : 0;
-    momentTitle.textContent = tied((held !== null ? "Held: " : hoverIndex !== null ? "Under the cursor: " : `Peak of ${device.peak_allocated ? "allocated" : "the device"}: `) +
+    momentTitle.textContent = tied((held !== null ? "Held: " : hoverIndex !== null ? "Under the cursor: " : `Peak of ${device.peak_allocated ? "allocated memory" : "the device"}: `) +
       `event ${count(event)}${step ? ", step " + step : ""}${ns ? ", " + duration(ns) : ""}`);
     momentTable.replaceChildren(isPeak ? peakBreakdown(peak.breakdown) : onPoint || !view.hasBlocks || !view.model().complete || !view.model().rows.pytorch ? pointBreakdown(series, at) : exactBreakdown(view.model(), event));
     momentSite.textContent = isPeak ? siteText(peak.moment.site) : "";

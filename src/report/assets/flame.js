@@ -17,14 +17,14 @@ function flameView(view) {
       (function walk(node) { seen.push(node); if (node === target) return true; for (const child of node.k || []) if (walk(child)) return true; seen.pop(); return false; })(tree);
       return seen;
     };
-    const says = node => `${node.n}\n${size(node.b)} (${(100 * node.b / (tree.b || 1)).toFixed(1)} % of what is shown) in ${count(node.c)} allocations\nmostly ${TITLES[node.g]}`;
+    const says = node => `${node.n}\n${size(node.b)} (${(100 * node.b / (tree.b || 1)).toFixed(1)} % of the memory shown) in ${count(node.c)} allocations\nmostly ${TITLES[node.g]}`;
     const cell = ([node, left, width], first) => el("button", { class: isPale(node.g) ? "cell pale" : "cell", tabindex: first ? 0 : -1,
       style: { left: 100 * left + "%", width: 100 * width + "%", background: `var(--${node.g})` }, "aria-label": `${node.n}, ${size(node.b)}`,
       onclick: () => { draw(find(node)); box.querySelector("button").focus(); }, onmousemove: e => showTip(e, says(node)), onmouseleave: hideTip,
       onfocus: e => say(e.target.getAttribute("aria-label")) }, width > 0.03 ? node.n + "  " + size(node.b) : "");
     box.replaceChildren(...rows.map((cells, depth) => el("div", { class: "row" }, cells.map((one, i) => cell(one, depth === 0 && i === 0)))));
     path.replaceChildren(mode, ...(trail.length > 1 ? [el("button", { onclick: () => draw([tree]) }, "whole"), el("button", { onclick: () => draw(trail.slice(0, -1)) }, "up")] : []),
-      el("span", { class: "soft" }, trail.length > 1 ? focus.n : "Outermost first; colour: what most of it is for. Press to look closer; arrow keys move."));
+      el("span", { class: "soft" }, trail.length > 1 ? focus.n : "Outermost call first. The colour shows what most of the memory is for. Click to zoom in; arrow keys move."));
     hideTip();
   }
   // One stop of the Tab key; arrows move between the cells.
@@ -54,7 +54,7 @@ function flameView(view) {
       shownEvent = peak;
     }
     const step = stepAt(chart.series, shownEvent);
-    note.textContent = tied(`After event ${count(shownEvent)}${step ? ", step " + step : ""}${shownEvent === peak ? " (the peak of allocated)" : ""}: ${size(tree.b)} in ${count(tree.c)} allocations` +
+    note.textContent = tied(`After event ${count(shownEvent)}${step ? ", step " + step : ""}${shownEvent === peak ? " (the peak of allocated memory)" : ""}: ${size(tree.b)} in ${count(tree.c)} allocations` +
       (plain || !anyMoment ? "." : ", of the categories and lines that are shown.") + (held !== null && !anyMoment && held !== peak ? " The page does not hold other moments of this history." : ""));
     box.setAttribute("aria-label", note.textContent);
     draw([tree]);

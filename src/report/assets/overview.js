@@ -76,7 +76,7 @@ const verdictOf = device => device.verdict === "fits" ? el("span", { class: "goo
 
 // The course of allocated memory in a few pixels.
 function sparkline(series, largest) {
-  const canvas = el("canvas", { width: 160, height: 26, class: "spark", role: "img", "aria-label": "course of allocated memory" }), ctx = canvas.getContext("2d"), n = series.event.length;
+  const canvas = el("canvas", { width: 160, height: 26, class: "spark", role: "img", "aria-label": "allocated memory over time" }), ctx = canvas.getContext("2d"), n = series.event.length;
   ctx.fillStyle = colour("activations");
   const last = series.event[n - 1] || 1;
   for (let x = 0; x < 160; ++x) {

@@ -54,7 +54,7 @@ function segmentMapView(view) {
     note.className = apart ? "warn" : "soft";
     note.textContent = tied((apart ? `Not the moment held in the timeline (event ${count(held)}) but the nearest with a map: event ${count(map.event)}, ${count(Math.abs(apart))} events ${apart < 0 ? "earlier" : "later"}. ` : `After event ${count(map.event)}: `) +
       `${map.segments.length} segments, ${size(map.reserved)} reserved: ${size(map.requested)} requested, ${size(map.rounding)} rounding, ${size(map.pending)} waiting for another stream, ` +
-      `${size(map.cached)} in free segments, ${size(map.pinned)} in free pieces beside live blocks.` + (map.merged ? " Small neighbours in the same state are drawn as one." : ""));
+      `${size(map.cached)} in free segments, ${size(map.pinned)} in free pieces beside live blocks.` + (map.merged ? " Small neighbouring blocks in the same state are drawn as one." : ""));
     canvas.setAttribute("aria-label", "Segment map. " + note.textContent + " Arrow keys move from block to block, Enter shows the stack of one.");
   }
   const site = block => block[4] >= 0 ? view.model().origins.whole(block[4]) : "";
@@ -115,7 +115,7 @@ function segmentMapView(view) {
   });
   view.hidden.follow(draw);
   view.found.follow(draw);
-  const bar = el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above, ", swatch("cached"), "free; press a block for its stack"));
+  const bar = el("div", { class: "bar" }, pick, el("span", { class: "soft" }, "colours as above, ", swatch("cached"), "free; click a block for its stack"));
   const warning = chart.lives ? null : el("p", { class: "warn" }, "The page does not hold every moment of this history (it is too long, or its events contradict each other): maps of " +
     `${new Set(chart.maps.map(entry => entry.event)).size} moments are stored, and a moment that is held in the timeline shows the nearest of them.`);
   return { nodes: [bar, warning, note, el("div", {}, canvas)], draw };

@@ -31,7 +31,7 @@ function allocationTable(view) {
   const filter = el("input", { type: "checkbox" });
   filter.addEventListener("change", () => { onlyLive = filter.checked; update(); });
   const bar = el("div", { class: "bar" }, el("label", {}, filter, " alive at the held moment (or the peak)"),
-    el("span", { class: "soft" }, "the search above and the legend filter; a press on a heading sorts; a press on a row shows its stack"));
+    el("span", { class: "soft" }, "the search above and the legend filter the rows; click a heading to sort, a row to see its stack"));
 
   const visible = () => Math.max(1, Math.floor((scroller.clientHeight - head.offsetHeight) / HEIGHT));
   const full = () => order.length * HEIGHT;
@@ -60,7 +60,7 @@ function allocationTable(view) {
     let bytes = 0;
     for (const row of order) bytes += rows.bytes[row];
     note.textContent = tied(`${count(order.length)} of ${count(rows.total)} allocations` + (onlyLive ? `, ${size(bytes)} alive after event ${count(event)}` : "") +
-      (model.complete || !rows.pytorch ? "." : ". The history is too long for the page: its largest allocations are here; --csv writes all."));
+      (model.complete || !rows.pytorch ? "." : ". The history is too long for the page. It has the largest allocations; --csv writes all."));
     columns.forEach((column, i) => head.children[i].setAttribute("aria-sort", column !== sort ? "none" : descending ? "descending" : "ascending"));
     scroller.setAttribute("aria-rowcount", order.length + 1);
     space.style.height = Math.min(full(), MOST) + "px";

@@ -32,7 +32,7 @@ function timelineView(view) {
   const growth = growthLine(view);
   const holder = el("div", { class: "chart", tabindex: 0, role: "application", "aria-roledescription": "timeline", id: view.id + "-timeline", "aria-label":
     `Timeline of GPU ${device.index}: allocated memory by category, ${count(series.event.length)} points. Largest ${size(series.allocated[peakIndex])} at event ` +
-    `${count(series.event[peakIndex])}. Left and right move the held moment, comma and full stop by one event, plus and minus zoom, 0 shows all, p goes to the peak, Escape lets go.` });
+    `${count(series.event[peakIndex])}. Left and right move the held moment, comma and full stop by one event, plus and minus zoom, 0 shows all, p goes to the peak, Escape releases the moment.` });
   let byTime = false, byBlock = false, plot = null, matched = null, columns = null;
   const xs = () => byTime ? series.time_ns.map(ns => ns / 1e9) : series.event;
   const xOf = event => byTime ? series.time_ns[pointAt(series, event)] / 1e9 : event;

@@ -8,81 +8,80 @@ using S = analysis::Statement;
 
 constexpr StatementRow kRows[] = {
     // --- the host ---
-    {S::kTitleSharedMemoryFull, "The host's shared memory (/dev/shm) is full, not the GPU's"},
+    {S::kTitleSharedMemoryFull, "The host's shared memory (/dev/shm) is full, not the GPU"},
     {S::kSharedMemoryFull,
-     "Data-loader workers hand their batches over in /dev/shm, and that is full. A container gets "
-     "64 MiB of it unless it is told otherwise. The card has nothing to do with it."},
+     "Data-loader workers pass their batches through /dev/shm, and that is full. A container gets "
+     "only 64 MiB of it by default. The card is not the cause."},
     {S::kSharedMemoryFullOfNccl,
-     "NCCL exchanges data between processes of one host in /dev/shm, and that is full. A container "
-     "gets 64 MiB of it unless it is told otherwise. The card has nothing to do with it."},
-    {S::kRequestedThere, "{0} were asked for there."},
+     "NCCL exchanges data between processes of one host through /dev/shm, and that is full. A "
+     "container gets only 64 MiB of it by default. The card is not the cause."},
+    {S::kRequestedThere, "{0} were requested there."},
     {S::kTitleHostMemory, "The host's memory ran out, not the GPU's"},
-    {S::kHostRefused, "{0} of host memory were asked for and refused."},
-    {S::kHostRefusedOfFree, "{0} of host memory were asked for; {1} were free."},
-    {S::kHostRefusedNoFigures, "Host memory was asked for and refused."},
+    {S::kHostRefused, "{0} of host memory were requested and refused."},
+    {S::kHostRefusedOfFree, "{0} of host memory were requested; {1} were free."},
+    {S::kHostRefusedNoFigures, "Host memory was requested and refused."},
     {S::kKilledFromOutside,
-     "The process was killed from outside (signal 9), as the kernel does when the host's memory is "
-     "full."},
+     "The process was killed from outside (signal 9). The kernel does that when the host's memory "
+     "is full."},
     {S::kRayKilled,
      "Ray killed the task because the node's own memory was nearly full: {0} of {1} in use."},
     {S::kWorkerHeld, "The killed task held {0} of it."},
     {S::kSwapTooLarge, "The server's swap space is {0} of the {1} that the host has."},
     {S::kTitlePinned, "Pinned host memory was refused, not the GPU's"},
-    {S::kPinnedRefused, "{0} of pinned host memory were asked for and refused."},
+    {S::kPinnedRefused, "{0} of pinned host memory were requested and refused."},
     {S::kPinnedRefusedNoFigures,
-     "Pinned host memory was asked for and refused: it is memory of the host that the driver "
-     "locks, "
-     "and the error looks like the card's."},
+     "Pinned host memory was requested and refused. It is memory of the host that the driver "
+     "locks; the error looks like an error of the card."},
     {S::kTitleUnifiedOthers, "Other allocations than PyTorch's tensors fill the unified memory"},
     {S::kUnifiedOthers, "PyTorch's tensors have {0}, other allocations {1} of {2} allowed."},
-    {S::kTitleUnifiedFull, "PyTorch's tensors fill what it may use"},
-    {S::kUnifiedFull, "{0} allocated of {1} allowed; {2} more were asked for."},
+    {S::kTitleUnifiedFull, "PyTorch's tensors fill the memory that PyTorch may use"},
+    {S::kUnifiedFull, "{0} of {1} are allocated; {2} more were requested."},
 
     // --- disguised ---
-    {S::kTitleExabyte, "More than an exabyte was asked for"},
+    {S::kTitleExabyte, "More than an exabyte was requested"},
     {S::kSizeOverflowed,
-     "A size came out negative or overflowed: the shape that the failing line computes is wrong, "
-     "not the memory too small."},
+     "A size is negative or overflowed. The memory is not too small: the shape that the failing "
+     "line computes is wrong."},
     {S::kTitleTorchStorage, "PyTorch found no memory for a tensor"},
     {S::kTorchStorage,
-     "The refusal came from PyTorch's own tensor storage ({0}), as versions before 1.0 report it: "
-     "the card was full of the program's tensors. The message has no figures."},
+     "PyTorch's own tensor storage refused ({0}), as versions before 1.0 report it: the card was "
+     "full of the program's tensors. The message has no figures."},
     {S::kTitleDriver, "The CUDA driver had no memory"},
     {S::kDriverRefused,
-     "The driver or runtime refused outside PyTorch's allocator (a context, a library, expandable "
-     "segments, a wrong device): the message has no figures."},
+     "The driver or the runtime refused a request outside PyTorch's allocator (a context, a "
+     "library, expandable segments, a wrong device). The message has no figures."},
     {S::kDriverRefusedContext,
-     "The driver refused the memory of the context itself, before any tensor was made: the card "
-     "was "
-     "full already, or the process may not use it."},
+     "The driver refused the memory for the context itself, before any tensor was made. Either the "
+     "card was already full, or the process may not use it."},
     {S::kTitleLibraryHandle, "{0} is an out-of-memory error"},
     {S::kLibraryHandle,
      "A library could not allocate its handle or workspace: PyTorch's cache and the program's "
-     "tensors had left it too little of the card."},
-    {S::kTitleLibraryNotReady, "{0}: most often out of memory in disguise"},
+     "tensors had left too little of the card."},
+    {S::kTitleLibraryNotReady, "{0}: usually an out-of-memory error with another name"},
     {S::kLibraryNotReady,
-     "A library could not start, or found no algorithm whose workspace fits. Most often the card "
-     "is "
-     "full, with PyTorch's cache in it; a driver that does not match the library does the same."},
-    {S::kTitleNvmlAssert, "An out-of-memory error hides behind this assertion"},
+     "A library could not start, or found no algorithm whose workspace fits. Usually the card is "
+     "full, also with PyTorch's cache. A driver that does not match the library has the same "
+     "effect."},
+    {S::kTitleNvmlAssert, "The real error behind this assertion is out of memory"},
     {S::kNvmlAssert,
-     "PyTorch ran out of memory, and asking NVML which processes use the card failed (MIG, "
-     "containers, Jetson), so that the real message was lost."},
+     "PyTorch ran out of memory. Then it asked NVML which processes use the card, and NVML failed "
+     "(MIG, containers, Jetson). So the real message was lost."},
     {S::kTitleNccl, "NCCL could not allocate its buffers"},
     {S::kNcclAsked,
-     "NCCL asked the driver for {0} outside PyTorch's allocator, and the card was full."},
+     "NCCL requested {0} from the driver, outside PyTorch's allocator, and the card was full."},
     {S::kNcclAskedNoFigures,
-     "NCCL asks the driver itself, outside PyTorch's allocator, and the card was full."},
+     "NCCL requests memory from the driver itself, outside PyTorch's allocator, and the card was "
+     "full."},
     {S::kTitleBoardFull, "The shared memory of the board is full"},
     {S::kBoardFull, "The driver could not map {0}; CPU and GPU share the memory."},
 
     // --- TensorFlow, XLA ---
     {S::kTitleTensorFlowTries, "TensorFlow tried a large piece first"},
     {S::kTensorFlowTries,
-     "The driver did not give {0} in one piece. TensorFlow then tries smaller ones: by itself this "
-     "line is often harmless."},
-    {S::kAskedFor, "{0} were asked for."},
-    {S::kAskedForBy, "{0} were asked for ({1})."},
+     "The driver did not give {0} in one piece. TensorFlow then tries smaller pieces. This line "
+     "alone is often harmless."},
+    {S::kAskedFor, "{0} were requested."},
+    {S::kAskedForBy, "{0} were requested ({1})."},
     {S::kShapeDidNotFit, "A tensor of shape {0} and type {1} ({2}) did not fit."},
     {S::kShapeDidNotFitNoType, "A tensor of shape {0} did not fit."},
     {S::kPoolInPieces, "{0} of its limit of {1} were free, in pieces: fragmentation."},
@@ -91,14 +90,15 @@ constexpr StatementRow kRows[] = {
     {S::kTitleTensorDidNotFit, "A tensor of the model did not fit"},
     {S::kTitleProgramTooLarge, "The compiled program needs more than the device has"},
     {S::kProgramTooLarge,
-     "The program needs {0} of {1} in {2}: {3} too much. It was known when compiling; no step "
+     "The program needs {0} of {1} in {2}: {3} too much. The compiler found this out; no step "
      "ran."},
     {S::kTitleDeviceFull, "The device's memory is full"},
-    {S::kAskedOfFree, "{0} were asked for and {1} were free."},
-    {S::kMoreAsked, "{0} more were asked for."},
-    {S::kMoreAskedBy, "{0} more were asked for by {1}."},
+    {S::kAskedOfFree, "{0} were requested and {1} were free."},
+    {S::kMoreAsked, "{0} more were requested."},
+    {S::kMoreAskedBy, "{0} more were requested by {1}."},
     {S::kJaxTakesAtStart,
-     "JAX takes 75 % of the card at its start: nvidia-smi does not show how much of it is used."},
+     "JAX takes 75 % of the card when it starts. So nvidia-smi does not show how much of it is "
+     "used."},
     {S::kXlaProgram,
      "The compiled program needs {0} in all: {1} of arguments, {2} of outputs and {3} of "
      "temporaries."},
@@ -125,16 +125,17 @@ constexpr StatementRow kRows[] = {
     {S::kUnbalanced,
      "One of the GPUs has clearly less free memory than this one: something else runs there."},
     {S::kThisGpuHasFree, "This GPU has {0} free."},
-    {S::kTitleLessFreeThanShare, "Less is free at the start than the server is to use"},
+    {S::kTitleLessFreeThanShare, "At the start, less memory is free than the server wants to use"},
     {S::kLessFreeThanShare,
-     "vLLM wants {0} (gpu_memory_utilization {1} of {2}) and {3} are free: {4} are taken by others "
-     "before it starts. No key-value cache was made yet."},
+     "vLLM wants {0} (gpu_memory_utilization {1} of {2}), and {3} are free: {4} were in use before "
+     "it started. No key-value cache was made yet."},
     {S::kTitleNoRoomForTokens, "The key-value cache has no room for these tokens"},
     {S::kTokensAsked, "{0} needs room for {1} tokens in its key-value cache and has room for {2}."},
-    {S::kTokensAskedOnly, "{0} needs room for {1} tokens in its key-value cache and has it not."},
+    {S::kTokensAskedOnly,
+     "{0} needs room for {1} tokens in its key-value cache, and has not enough."},
     {S::kTokensNoFigures, "The key-value cache of {0} has no room for the next batch."},
     {S::kTitleWarmUp, "The server's warm-up run does not fit beside the key-value cache"},
-    {S::kWarmUp, "Warm-up ran out of memory after the key-value cache was made."},
+    {S::kWarmUp, "The warm-up ran out of memory after the key-value cache was made."},
     {S::kWarmUpRequests,
      "The sampler's warm-up with {0} requests at once ran out of memory after the key-value cache "
      "was made: its logits have requests x classes elements."},
@@ -142,42 +143,41 @@ constexpr StatementRow kRows[] = {
     {S::kProfileFree, "{0} were free before the measurement and {1} after it."},
     {S::kProfileUsed, "{0} were in use before the measurement and {1} after it."},
     {S::kProfileMeaning,
-     "The server measures its own need by what the card has left; that goes wrong when another "
-     "process gives memory back at the same time."},
+     "The server measures its own need by the free memory of the card. That goes wrong if another "
+     "process frees memory at the same time."},
     {S::kTitlePlacement, "The model's parts do not all fit on the GPUs"},
     {S::kPlacement,
-     "Part of the model had to be placed on the host or on disk, which this kind of loading does "
-     "not allow: the GPUs have too little free memory for all of it."},
+     "A part of the model had to be placed on the host or on disk, because the GPUs have too "
+     "little free memory for all of it. This way of loading does not allow that."},
 
     // --- kernels ---
-    {S::kTitleKernelResources, "One kernel wants more than a multiprocessor has"},
+    {S::kTitleKernelResources, "One kernel needs more than a multiprocessor has"},
     {S::kKernelSharedMemory,
-     "The kernel wants {1} ({3} bytes) of {0} for each block; the GPU has {2} ({4} bytes)."},
-    {S::kKernelUnits, "The kernel wants {1} of {0}; the GPU has {2}."},
+     "The kernel needs {1} ({3} bytes) of {0} for each block; the GPU has {2} ({4} bytes)."},
+    {S::kKernelUnits, "The kernel needs {1} of {0}; the GPU has {2}."},
     {S::kKernelTooMany,
-     "The kernel wants more registers, threads or shared memory for one block than a "
-     "multiprocessor "
-     "has."},
+     "The kernel needs more registers, threads or shared memory for one block than a "
+     "multiprocessor has."},
     {S::kNotDeviceMemory,
-     "This is no lack of device memory: a larger card of the same kind or a smaller model changes "
+     "Device memory is not the problem: a larger card of the same kind or a smaller model changes "
      "nothing."},
 
     // --- other libraries ---
     {S::kTitleLibraryFull, "{0} found no memory on the card"},
-    {S::kLibraryAskedAll, "{0} asked for {1} when {2} were free; {3} are allocated by it."},
+    {S::kLibraryAskedAll, "{0} asked for {1} when {2} were free; it has allocated {3}."},
     {S::kLibraryAskedFree, "{0} asked for {1} when {2} were free."},
     {S::kLibraryAskedHeld, "{0} asked for {1} more and holds {2} already."},
-    {S::kLibraryAsked, "{0} asked for {1}, and the card had not that much free."},
+    {S::kLibraryAsked, "{0} asked for {1}, and less was free on the card."},
     {S::kLibraryRefused, "{0} was refused memory; the message has no figures."},
     {S::kCardHas, "The card has {0}."},
     {S::kPoolReserved, "Its pool has {0} reserved."},
     {S::kFreeButRefused,
-     "That much was free: its arena or pool wanted more in one piece, or another limit refused."},
-    {S::kTitlePoolLimit, "The limit of {0}'s own pool refused, not the card"},
+     "That much was free. Its arena or pool wanted more in one piece, or another limit refused."},
+    {S::kTitlePoolLimit, "The limit of {0}'s own pool refused the request, not the card"},
     {S::kPoolLimit, "{0}'s pool has reached the size that it was given."},
     {S::kPoolLimitAsked,
-     "{0}'s pool has reached the size that it was given; {1} more were asked for."},
-    {S::kPoolLimitFigures, "{0}'s pool may have {1} and holds {2}; {3} more were asked for."},
+     "{0}'s pool has reached the size that it was given; {1} more were requested."},
+    {S::kPoolLimitFigures, "{0}'s pool may have {1} and holds {2}; {3} more were requested."},
 };
 
 }  // namespace

@@ -52,7 +52,7 @@ std::string failure_summary(const Explanation& explanation) {
       fmt::format("Out of memory on GPU {}{}", failure.device, when_text(failure.moment));
   if (const std::string where = where_text(failure.moment.site); !where.empty())
     out += ", " + where;
-  out += fmt::format(": {} more were asked for", size_text(failure.request_bytes));
+  out += fmt::format(": {} more were requested", size_text(failure.request_bytes));
   if (failure.allocated_bytes && failure.reserved_bytes)
     out += fmt::format(
         ", with {} allocated and {} reserved{}", size_text(*failure.allocated_bytes),
