@@ -21,7 +21,7 @@ FRAMEWORKS_VENV := .venv-frameworks
 TONNAGE := $(BUILD)/bin/tonnage
 SITE = $(wildcard $(VENV)/lib/python3*/site-packages)
 CUDA_INCLUDE = -DTONNAGE_CUDA_INCLUDE="$(abspath $(firstword $(wildcard $(VENV)/lib/python3*/site-packages/nvidia/cu13/include)))"
-RECORDER_SOURCES := $(wildcard src/recorder/* src/recorder/*/* src/abi/*.h)
+RECORDER_SOURCES := $(wildcard src/recorder/* src/recorder/*/* src/abi/*.h src/base/older_*)
 PIP := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: all build recorder packages check-packages demo configure-tests build-tests test unit e2e lint format sanitize asan tsan \
@@ -137,34 +137,29 @@ bench: configure-tests
 	bench/truth/run_truth.py rows -j 2 --json $(BUILD)/bench/truth-rows.json
 	test ! -d .programs || bench/truth/run_truth.py programs -j 2 --json $(BUILD)/bench/truth-programs.json
 
-# What packages carry: libraries linked in, no newer glibc than 2.31 needed; the recorder for the pinned PyTorch.
-RECORDER_OF_PACKAGES := build-package/lib/recorder/.made
-$(RECORDER_OF_PACKAGES): $(RECORDER_SOURCES) $(VENV)/.made | build
-	$(TONNAGE) recorder --build $(SITE)/torch --output build-package/lib/recorder --compiler tools/portable_cxx.sh --force --quiet
-	touch $@
+# The packages carry the recorder for the pinned PyTorch; for another one it is compiled on the user's machine. CUDA's headers are given,
+# so that ccache has what was compiled before.
 PORTABLE_WHEEL := manylinux_2_31_x86_64
-wheel: $(RECORDER_OF_PACKAGES)
+wheel: all
 	test -x build-package/tools/bin/python || $(PYTHON) -m venv build-package/tools
 	build-package/tools/bin/python $(PIP) wheel==0.45.1
-	rm -rf build-package/made && mkdir -p build-package/made dist
+	rm -rf build-package/made build-package/lib/recorder && mkdir -p build-package/made build-package/lib dist
+	cp -a $(BUILD)/lib/recorder build-package/lib/
 	build-package/tools/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build-package/made . \
-	  --config-settings=build-dir=build-package --config-settings=cmake.define.TONNAGE_PORTABLE=ON
+	  --config-settings=build-dir=build-package \
+	  --config-settings=cmake.define.$(patsubst -D%,%,$(CUDA_INCLUDE))
 	build-package/tools/bin/python -m wheel tags --remove --platform-tag $(PORTABLE_WHEEL) build-package/made/*.whl
-	mv build-package/made/*.whl dist/
-check-wheel: wheel $(VENV)/.made
+	rm -f dist/tonnage-*.whl && mv build-package/made/*.whl dist/
+check-wheel: wheel
 	$(PYTHON) tools/check_wheel.py dist --torch $(VENV)/bin/python
-deb: $(RECORDER_OF_PACKAGES)
-	cmake -S . -B build-deb -G Ninja $(CUDA_INCLUDE) -DTONNAGE_PORTABLE=ON -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib \
-	  -DTONNAGE_BUILD_TESTS=OFF -DTONNAGE_BUILD_BENCH=OFF -DTONNAGE_TORCH=OFF
-	cmake --build build-deb --parallel $(JOBS) --target product
-	rm -rf build-deb/lib/recorder && cp -a build-package/lib/recorder build-deb/lib/
-	cd build-deb && cpack -G DEB
-	mkdir -p dist && mv build-deb/tonnage_*.deb dist/
+deb: all
+	cd $(BUILD) && cpack -G DEB
+	mkdir -p dist && rm -f dist/tonnage_*.deb && mv $(BUILD)/tonnage_*.deb dist/
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-debug build-coverage build-package build-deb
+	rm -rf $(BUILD) build-asan build-tsan build-debug build-coverage build-package
 distclean: clean
 	rm -rf $(VENV) $(TEST_VENV) $(PROGRAMS_VENV) $(FRAMEWORKS_VENV) .venv-torch* .programs dist

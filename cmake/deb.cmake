@@ -1,4 +1,8 @@
-# `make deb`: a Debian package by CPack, of what cmake/install.cmake installs. Configured with TONNAGE_PORTABLE it needs the C library only.
+# `make deb`: a Debian package by CPack, of what cmake/install.cmake installs.
+if(NOT TONNAGE_PORTABLE)
+  return()  # its dependencies below would not be true
+endif()
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # `make` has built what is packed; tests and examples are not
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME tonnage)
 set(CPACK_PACKAGE_CONTACT "Tonnage's maintainers <maintainers@tonnage.invalid>")

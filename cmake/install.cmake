@@ -7,6 +7,7 @@ install(DIRECTORY python/tonnage DESTINATION ${share}/python PATTERN __pycache__
 install(DIRECTORY data/ DESTINATION ${share}/data)
 install(DIRECTORY src/recorder src/abi DESTINATION ${share}/recorder_src
   FILES_MATCHING PATTERN "*.h" PATTERN "*.cpp" PATTERN "*.def")
+install(FILES src/base/older_glibc.c src/base/older_libstdcxx.S DESTINATION ${share}/recorder_src/base)
 # Recorders that were built ahead (make), if there are any.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/recorder DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage OPTIONAL FILES_MATCHING PATTERN "*.so")
 install(FILES LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -31,5 +31,19 @@ function(tonnage_guest_library target output_name folder exports)
   endif()
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output_name} SOVERSION 1 LINK_DEPENDS ${exports}
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/${folder})
-  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tonnage/${folder})
+  set(destination ${CMAKE_INSTALL_LIBDIR}/tonnage/${folder})
+  if(NOT SKBUILD)
+    install(TARGETS ${target} LIBRARY DESTINATION ${destination})
+    return()
+  endif()
+  # A wheel holds no links. A copy under the short name (libcuda.so) would be a second driver in a process that asks for both names, so
+  # it is an empty library that needs the real one.
+  install(TARGETS ${target} LIBRARY DESTINATION ${destination} NAMELINK_SKIP)
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/generated/empty.c CONTENT "")
+  add_library(${target}_short_name SHARED ${CMAKE_BINARY_DIR}/generated/empty.c)
+  target_link_libraries(${target}_short_name PRIVATE ${target})
+  target_link_options(${target}_short_name PRIVATE -nostdlib -Wl,--no-as-needed)
+  set_target_properties(${target}_short_name PROPERTIES OUTPUT_NAME ${output_name} INSTALL_RPATH $ORIGIN
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/short_names/${folder})
+  install(TARGETS ${target}_short_name LIBRARY DESTINATION ${destination})
 endfunction()

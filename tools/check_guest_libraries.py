@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Checks the libraries that enter other people's processes, as they were built.
 
-usage: check_guest_libraries.py LIBRARY…
+usage: check_guest_libraries.py LIBRARY… | --recorders FOLDER
+
+--recorders: the recorders in this folder that this source tree's driver loads; exit code 77 if there is none.
 
 Each library
   - exports only what its name promises (libcuda.so.1: cu…, libnvidia-ml.so.1: nvml…, a recorder: its start function);
@@ -24,7 +26,8 @@ EXPORTS = {
 }
 # Weak symbols that every C++ library with templates of other libraries exports; the recorder is linked to PyTorch's.
 WEAK_ALLOWED = ("libtonnage_torch",)
-REGISTER = re.compile(r"\b(?:call|jmp)\w*\s.*<(__cxa_atexit|__cxa_thread_atexit|__cxa_thread_atexit_impl)(?:@[\w.]+)?>")
+# A call of the C library's function (with an @: imported). The recorder has a function of that name of its own, which registers nothing.
+REGISTER = re.compile(r"\b(?:call|jmp)\w*\s.*<(__cxa_atexit|__cxa_thread_atexit|__cxa_thread_atexit_impl)@[\w.]+>")
 # Who may register something: `atexit` itself (a function is registered, not an object), and what libstdc++ brings: its own
 # sources end in .cc, this project's in .cpp.
 REGISTRARS = re.compile(r"atexit|_GLOBAL__sub_I_\w+\.cc|_ZN?K?St.*|_ZN9__gnu_cxx.*")
@@ -106,11 +109,23 @@ def check(library):
     return [fault for part in (check_exports, check_destructors, check_final_functions, check_glibc) for fault in part(library)]
 
 
+def recorders_in(folder):
+    key = (Path(__file__).resolve().parents[1] / "src/abi/recorder_key.h").read_text()
+    interface = re.search(r"kRecorderInterface = (\d+)", key).group(1)
+    return sorted(str(path) for path in Path(folder).glob(f"libtonnage_torch-*-i{interface}.so"))
+
+
 def main():
-    if len(sys.argv) < 2:
+    libraries = sys.argv[1:]
+    if libraries[:1] == ["--recorders"] and len(libraries) == 2:
+        libraries = recorders_in(libraries[1])
+        if not libraries:
+            print(f"no recorder in {sys.argv[2]}: make recorder")
+            sys.exit(77)
+    if not libraries:
         sys.exit(__doc__)
     bad = 0
-    for library in sys.argv[1:]:
+    for library in libraries:
         faults = check(library)
         bad += len(faults)
         for fault in faults[:20]:

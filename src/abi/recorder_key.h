@@ -18,7 +18,7 @@ namespace tonnage::abi {
 
 // Part of the file name: raise it when the recorder or the bridge changes, so that recorders built
 // before are not loaded.
-inline constexpr int kRecorderInterface = 6;
+inline constexpr int kRecorderInterface = 7;
 
 // "<root>/lib/libc10_cuda.so" -> "<root>"; "" if the path has another form.
 inline std::string torch_root_of(const std::string& libc10_cuda_path) {

@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <vector>
 
@@ -145,20 +147,71 @@ std::vector<std::string> compile_command(const fs::path& torch_root, const Insta
       output.string()};
 }
 
+// The two objects with which a recorder runs on machines whose C and C++ libraries are older than
+// this one's (src/base): home folders are shared between machines, and packages carry recorders.
+class OlderLibraries {
+ public:
+  OlderLibraries(const fs::path& sources, const std::string& compiler, const fs::path& stem,
+                 const fs::path& log)
+      : objects_{stem.string() + ".libc.o", stem.string() + ".libstdcxx.o"} {
+    const std::vector<std::string> c_library = {
+        compiler, "-x",       "c",
+        "-O2",    "-fPIC",    "-fvisibility=hidden",
+        "-w",     "-c",       (sources / "older_glibc.c").string(),
+        "-o",     objects_[0]};
+    const std::vector<std::string> cxx_library = {
+        compiler, "-c", (sources / "older_libstdcxx.S").string(), "-o", objects_[1]};
+    for (const auto& command : {c_library, cxx_library}) {
+      const auto code = run_logged(command, log);
+      made_ = made_ && code && *code == 0;
+    }
+  }
+  ~OlderLibraries() {
+    std::error_code ignored;
+    for (const std::string& object : objects_) fs::remove(object, ignored);
+  }
+  OlderLibraries(const OlderLibraries&) = delete;
+  OlderLibraries& operator=(const OlderLibraries&) = delete;
+
+  // For the linker; nothing where they do not compile: that recorder is for this machine.
+  std::vector<std::string> words() const {
+    if (!made_) return {};
+    // Before glibc 2.34 threads and dlopen were in libraries of their own.
+    return {objects_[0],          objects_[1],     "-Wl,--no-as-needed",
+            "-l:libpthread.so.0", "-l:libdl.so.2", "-Wl,--as-needed"};
+  }
+
+ private:
+  std::array<std::string, 2> objects_;
+  bool made_ = true;
+};
+
+// What the user named, or the first of the usual names that is on the path; c++ if none is.
+std::string choose_compiler(const RecorderBuildOptions& options) {
+  if (!options.compiler.empty()) return options.compiler;
+  if (const char* named = ::getenv("CXX"); named && *named) return named;
+  const char* path = ::getenv("PATH");
+  for (const char* name : {"c++", "g++", "clang++"}) {
+    std::istringstream folders(path ? path : "/usr/bin:/bin");
+    for (std::string folder; std::getline(folders, folder, ':');)
+      if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
+  }
+  return "c++";
+}
+
 Result<fs::path> compile(const fs::path& torch_root, const InstallPaths& paths,
                          const RecorderBuildOptions& options, const fs::path& target) {
-  std::string compiler = options.compiler;
-  if (compiler.empty()) {
-    const char* named = ::getenv("CXX");
-    compiler = named && *named ? named : "c++";
-  }
+  const std::string compiler = choose_compiler(options);
   fs::path log = target;
   log.replace_extension(".log");
   fs::path made = target;
   made += fmt::format(".{}", ::getpid());
   std::error_code ignored;
   fs::remove(log, ignored);
-  const auto code = run_logged(compile_command(torch_root, paths, compiler, made), log);
+  const OlderLibraries older(paths.recorder_source_dir / "base", compiler, made, log);
+  std::vector<std::string> command = compile_command(torch_root, paths, compiler, made);
+  for (std::string& word : older.words()) command.push_back(std::move(word));
+  const auto code = run_logged(command, log);
   if (!code || *code != 0) fs::remove(made, ignored);
   if (!code) return code.error();
   if (*code != 0) {

@@ -43,23 +43,49 @@ std::string loaded_torch_root() {
   return abi::torch_root_of(library);
 }
 
-// Compiles a recorder for this PyTorch, in a process of its own; silent.
-void build_recorder(const abi::Session& session, const std::string& root) {
-  if (!session.tonnage_path[0]) return;
+// What a process wrote, as one line: `tonnage` gives an error's message and hint a line each.
+std::string read_line_of_words(int fd) {
+  std::string text;
+  char block[512];
+  for (ssize_t n = 0; (n = read(fd, block, sizeof block)) != 0;) {
+    if (n < 0 && errno != EINTR) break;
+    if (n > 0 && text.size() < 2048) text.append(block, static_cast<size_t>(n));
+  }
+  const std::string name = "tonnage: ";
+  if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at++)
+    text.replace(at, 1, ";");
+  return text;
+}
+
+// Compiles a recorder for this PyTorch, in a process of its own; silent. What that process said is
+// why there is none.
+std::string build_recorder(const abi::Session& session, const std::string& root) {
+  if (!session.tonnage_path[0]) return "";
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return "";
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  for (int fd = 0; fd < 3; fd++)
+  for (int fd = 0; fd < 2; fd++)
     posix_spawn_file_actions_addopen(&files, fd, "/dev/null", fd ? O_WRONLY : O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, ends[1], 2);
   std::string program = session.tonnage_path, command = "recorder", option = "--build",
               folder = root;
   char* arguments[] = {program.data(), command.data(), option.data(), folder.data(), nullptr};
   pid_t child = 0;
-  if (posix_spawn(&child, program.c_str(), &files, nullptr, arguments, environ) == 0) {
+  const int failed = posix_spawn(&child, program.c_str(), &files, nullptr, arguments, environ);
+  close(ends[1]);
+  std::string said;
+  if (failed == 0) {
+    said = read_line_of_words(ends[0]);
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
   }
+  close(ends[0]);
   posix_spawn_file_actions_destroy(&files);
+  return said;
 }
 
 void* open_recorder(const abi::Session& session, const std::string& file) {
@@ -114,8 +140,9 @@ void load_recorder() {
   record_facts(root);
   const std::string file = abi::recorder_file_name(root);
   void* library = file.empty() ? nullptr : open_recorder(*session, file);
+  std::string why;
   if (!library && !file.empty()) {
-    build_recorder(*session, root);
+    why = build_recorder(*session, root);
     library = open_recorder(*session, file);
   }
   using Start = int (*)(const abi::Bridge*);
@@ -123,8 +150,8 @@ void load_recorder() {
       library ? reinterpret_cast<Start>(dlsym(library, abi::kRecorderStartFunction)) : nullptr;
   if (!start) {
     record_message("no recorder for the PyTorch in " + root +
-                       ": operators, lines and categories are missing; `tonnage recorder --build " +
-                       root + "` says why",
+                       ": operators, lines and categories are missing; " +
+                       (why.empty() ? "`tonnage recorder --build " + root + "` says why" : why),
                    true);
     return;
   }

@@ -1,7 +1,8 @@
 // The recorder's beginning and end. The driver loads this library into a process in which it finds
 // PyTorch, at the process's first call into CUDA, and calls tonnage_torch_start; nothing else is
 // needed, in Python and in C++ programs alike.
-#include <cstdlib>
+#include <stdlib.h>
+
 #include <string>
 
 #include "abi/recorder_key.h"
@@ -29,7 +30,7 @@ void fill_for_driver(tonnage::abi::MemoryEvent* event) noexcept {
   }
 }
 
-void at_process_end() {
+void at_process_end(int = 0, void* = nullptr) {
   try {
     finish_pending_step(/*forward_began=*/true);
     record_counters();
@@ -68,7 +69,7 @@ extern "C" __attribute__((visibility("default"))) int tonnage_torch_start(
     if (recorder::python_api().present)
       recorder::fact("python_version=" + recorder::python_api().version);
     bridge->set_context_provider(&recorder::fill_for_driver);
-    std::atexit(&recorder::at_process_end);
+    on_exit(&recorder::at_process_end, nullptr);  // atexit would not do: see static_objects.cpp
     return 0;
   } catch (...) {
     return 2;

@@ -1,5 +1,7 @@
 #include "recorder/state.h"
 
+#include <pthread.h>
+
 #include "recorder/observe/thread.h"
 
 namespace tonnage::recorder {
@@ -8,22 +10,28 @@ namespace {
 thread_local ThreadState* current_state = nullptr;
 thread_local bool thread_ended = false;
 
-// Frees the state with the thread. Tensors that are freed even later find no state and are recorded
-// without context.
-struct Reaper {
-  ~Reaper() {
-    thread_ended = true;
-    delete current_state;
-    current_state = nullptr;
-  }
-};
+// Tensors that are freed even later find no state and are recorded without context.
+void free_state(void* state) {
+  thread_ended = true;
+  current_state = nullptr;
+  delete static_cast<ThreadState*>(state);
+}
+
+// The C library calls free_state when a thread with a state ends. A thread-local object with a
+// destructor would go earlier, and in the main thread too, which still frees tensors while the
+// process exits. Without a key (a process has 1024) the state stays.
+void free_with_thread(ThreadState* state) {
+  static pthread_key_t key;
+  static const bool made = pthread_key_create(&key, free_state) == 0;
+  if (made) pthread_setspecific(key, state);
+}
 
 ThreadState* make_state() {
-  static thread_local Reaper reaper;
-  (void)reaper;
-  current_state = new ThreadState();
-  current_state->frames.reserve(64);
-  return current_state;
+  auto* state = new ThreadState();
+  state->frames.reserve(64);
+  current_state = state;
+  free_with_thread(state);
+  return state;
 }
 
 }  // namespace

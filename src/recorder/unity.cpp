@@ -18,6 +18,7 @@
 #include "recorder/observe/steps.cpp"
 #include "recorder/start.cpp"
 #include "recorder/state.cpp"
+#include "recorder/static_objects.cpp"
 #include "recorder/values/assumed.cpp"
 #include "recorder/values/assumed_results.cpp"
 #include "recorder/values/budget.cpp"

@@ -17,6 +17,9 @@ FAULTS = {  # what is wrong: the code, and what the check says of it
     "a static object": (OBJECT + "static Object object;\n" + ENTRY, "destructor of a static object"),
     "a static object in a function": (OBJECT + 'extern "C" int cuFunction() { static Object object; return object.count; }\n',
                                       "cuFunction registers a destructor of a static object"),
+    "a static object whose registration goes nowhere": (
+        'extern "C" __attribute__((visibility("hidden"))) int __cxa_atexit(void (*)(void*), void*, void*) noexcept { return 0; }\n'
+        + OBJECT + 'extern "C" int cuFunction() { static Object object; return object.count; }\n', None),
     "a thread-local object": (OBJECT + 'extern "C" int cuFunction() { thread_local Object object; return object.count; }\n',
                               "destructor of a thread-local object"),
     "a function that runs at the end": (ENTRY + "volatile int ended;\n__attribute__((destructor)) static void last() { ended = 1; }\n", "runs when the library goes"),

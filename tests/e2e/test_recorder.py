@@ -194,7 +194,8 @@ def test_no_recorder(tmp_path):
     assert result.code == 0, result.err[-3000:]
     assert "HELD" in result.out
     report = json.loads(output.read_text())
-    assert any("no recorder for the PyTorch" in m["text"] and m["level"] == "warning" for m in report["messages"]), report["messages"]
+    why = [m["text"] for m in report["messages"] if "no recorder for the PyTorch" in m["text"] and m["level"] == "warning"]
+    assert why and "cannot start the compiler" in why[0] and "/no/such/compiler" in why[0] and "apt-get install g++" in why[0], report["messages"]
     assert report["torch_version"]
     assert report["devices"][0]["peak_device"]["bytes"] > 1 << 30
 

@@ -13,7 +13,7 @@ namespace tonnage::recorder {
 
 Collective collective_of(std::string_view name) {
 #ifdef TONNAGE_HAS_C10D
-  static const std::unordered_map<std::string_view, Collective> table = {
+  static const auto& table = *new std::unordered_map<std::string_view, Collective>{
       {"c10d::allreduce_", Collective::kAllReduce},
       {"c10d::allreduce_coalesced_", Collective::kAllReduce},
       {"c10d::broadcast_", Collective::kBroadcast},
