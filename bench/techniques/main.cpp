@@ -1,7 +1,7 @@
 // Peak memory and step time of the toolkit's techniques on one GPU, case by case.
 //
-//   bench_techniques [--filter TEXT] [--case "MODEL | TECHNIQUE | VARIANT"] [--steps N] [--json
-//   FILE] [--list]
+//   bench_techniques [--filter TEXT] [--case "MODEL | TECHNIQUE | VARIANT"] [--steps N]
+//                    [--json FILE] [--list]
 //
 // A case: 3 steps to warm up, then N steps whose peaks are the allocator's and whose time is the
 // median of single steps, each waited for. Kept: allocated bytes between steps. Before: what

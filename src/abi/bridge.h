@@ -1,8 +1,8 @@
 // The bridge: how Tonnage's recorder inside a host process reaches the virtual driver.
 //
-// The driver exports only the driver's own symbols; the recorder asks cuGetExportTable for
-// kBridgeUuid and gets this table. All functions may be called from any thread, never throw, and do
-// nothing once recording has stopped.
+// The driver exports only the driver's own symbols. So the recorder asks cuGetExportTable for
+// kBridgeUuid, and gets this table. All functions may be called from any thread, never throw, and
+// do nothing once recording has stopped.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
 // The one kind of fact that a record holds, shared by those who write it (virtual driver, recorder)
 // and those who read it.
 //
-// Plain types only, so that the driver, which lives in strangers' processes, can use it. On disk
-// events are packed (src/record/format.h); in memory every reader (record, PyTorch snapshot) makes
-// these.
+// Plain types only, because the driver uses it inside the user's processes. On disk, events are
+// packed (src/record/format.h). In memory, every reader (record, PyTorch snapshot) makes these.
 #pragma once
 
 #include <cstdint>

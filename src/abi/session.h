@@ -1,9 +1,9 @@
-// The session: one memory-mapped file that `tonnage run` makes and every process under it shares.
+// The session: one memory-mapped file that `tonnage run` makes. All processes of the run share it.
 //
-// It says what the virtual devices are (CardDesc, filled by src/cards from the card catalogue) and
-// keeps the one account of their memory, so that several processes share a card as they do on a
-// real machine. Plain types only: the CLI writes it, the virtual driver and the virtual NVML map
-// it. The file's path is in the environment variable TONNAGE_SESSION.
+// It describes the virtual devices (CardDesc, filled by src/cards from the card catalogue). It also
+// has the ledger of their memory, so that several processes share a card as on a real machine.
+// Plain types only: the CLI writes it, the virtual driver and the virtual NVML map it. The file's
+// path is in the environment variable TONNAGE_SESSION.
 #pragma once
 
 #include <atomic>

@@ -1,10 +1,10 @@
-// Locks on bytes of the session file: how processes of one session exclude each other, and how they
-// know who still lives.
+// Locks on bytes of the session file. With them the processes of one session exclude each other,
+// and find out which processes still live.
 //
-// The kernel drops such a lock when its process ends, however it ends and before anybody has waited
-// for it, and it does so across PID namespaces, where a process number means nothing. Each process
-// holds the byte of its slot (Session::processes) while it lives; the ledger's byte is held while
-// the account changes. The bytes lie far behind the file's content.
+// The kernel releases such a lock when its process ends, in whatever way, and before its parent has
+// waited for it. This works across PID namespaces, where process numbers differ. Each process holds
+// the byte of its slot (Session::processes) while it lives. The ledger's byte is held while the
+// ledger changes. The bytes lie far behind the file's content.
 #pragma once
 
 #include <errno.h>

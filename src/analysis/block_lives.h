@@ -1,6 +1,6 @@
-// Where every block and every segment of one process on one device was, and from when until when:
-// the segment map of any moment follows without playing the history again. segment_map_at
-// (fragmentation.h) is what it is held against.
+// Where every block and every segment of one process on one device was, and from when until when.
+// With it the page makes the segment map of any moment without replaying the history. A test
+// compares it with segment_map_at (fragmentation.h).
 #pragma once
 
 #include <vector>

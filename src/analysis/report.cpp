@@ -110,15 +110,15 @@ bool used(const DeviceReport& device) {
   return device.device || device.reserved || !device.out_of_memory.empty();
 }
 
-// Whether the record holds as much as the session's account saw in use; null: there is no account.
+// Whether the record holds as much as the session's ledger saw in use; null: there is no ledger.
 std::optional<bool> agrees_with_account(const Report& report) {
   if (report.end.device_peak_bytes.empty()) return std::nullopt;
   uint64_t account = 0, ours = 0;
   for (const uint64_t bytes : report.end.device_peak_bytes) account += bytes;
   for (const DeviceReport& device : report.devices)
     ours += device.device ? device.device->bytes : 0;
-  // The times in several processes' records are not quite the account's, and peaks of devices add
-  // up otherwise.
+  // The times in several processes' records are not quite those of the ledger, and peaks of devices
+  // add up otherwise.
   const uint64_t tolerance =
       report.processes.size() > 1 ? std::max<uint64_t>(64 << 20, account / 50) : 0;
   return account <= ours + tolerance;

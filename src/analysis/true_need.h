@@ -1,4 +1,4 @@
-// What a command that ran out of memory would really have needed: from the record of the same
+// How much memory a command really needs that ran out of memory: from the record of the same
 // command on a card without limit.
 #pragma once
 

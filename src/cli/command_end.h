@@ -1,5 +1,5 @@
-// How the command of `tonnage run` ended, as the record's last chunk says it: its exit, and the
-// errors that its Python processes died of (python/tonnage/ending.py).
+// How the command of `tonnage run` ended, for the record's last chunk: its exit code or signal, and
+// the errors that ended its Python processes (python/tonnage/ending.py).
 #pragma once
 
 #include <filesystem>

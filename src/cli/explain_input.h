@@ -1,5 +1,5 @@
-// Opens whatever `tonnage explain` is given: a PyTorch snapshot, a Tonnage record or a log, told
-// apart by their first bytes.
+// Opens the input of `tonnage explain`: a PyTorch snapshot, a Tonnage record or a log. The first
+// bytes show which it is.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// The files that an NVIDIA driver would make on this machine for the cards of a session. They lie
-// in the session's folder; libtonnage_files.so (src/host_files) shows them to the processes of the
-// run.
+// The files that an NVIDIA driver makes for the cards of a machine (/dev/nvidia0 and others).
+// Copies of them are in the session's folder; libtonnage_files.so (src/host_files) shows them to
+// the processes of the run.
 #pragma once
 
 #include <filesystem>

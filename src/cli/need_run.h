@@ -1,5 +1,5 @@
-// After a run that ran out of memory: the same command once more, by itself, on cards without
-// limit, until its peak repeats. What it took is what it would have needed.
+// After a run that ran out of memory: runs the same command once more, by itself, on cards without
+// limit, until its peak repeats. The memory that it takes is what the command really needs.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// For a second run of the user's command: it must leave nothing behind. Files can be written in its
-// own temporary folder, in /dev and in caches only (Landlock), and the network ends at this machine
-// (a network namespace, where the kernel lets us make one).
+// Protection for the second run of the user's command, which must leave nothing behind. It can
+// write files only in its own temporary folder, in /dev and in caches (Landlock). It cannot reach
+// other machines (a network namespace, if the kernel allows one).
 #pragma once
 
 #include <string>

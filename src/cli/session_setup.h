@@ -50,7 +50,7 @@ class SessionFiles {
   };
   std::optional<Failure> note_failure();
 
-  // Appends what the account saw: the most that was in use on each device and how many processes
+  // Appends what the ledger showed: the most that was in use on each device and how many processes
   // loaded the driver. No kill of a process can take that away.
   Result<void> write_account() const;
 

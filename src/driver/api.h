@@ -1,5 +1,4 @@
-// cuda.h as the driver itself sees it: every version of every entry point declared under its own
-// exported name.
+// cuda.h for the driver itself: it declares every version of every function under its exported name.
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL

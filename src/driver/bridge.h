@@ -1,5 +1,6 @@
-// What the recorder (src/recorder) is given by the driver that loaded it, and what it has told that
-// driver. The virtual and the pass-through driver share it.
+// The bridge between the driver and the recorder (src/recorder) that it loaded: what the driver
+// gives to the recorder, and what the recorder has told the driver. The virtual driver and the
+// pass-through driver share it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The way into the driver: what every C entry does before and after the typed function of
-// entry_points.h. The needs and conversions follow from the function's parameters.
+// What every C entry does before and after it calls the typed function of entry_points.h: checks,
+// conversion of handles, conversion of errors. They follow from the types of the parameters.
 #pragma once
 
 #include <new>

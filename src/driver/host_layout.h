@@ -1,6 +1,7 @@
-// What a real driver does to the host's address space besides its allocations. It decides which
-// gaps are left for these, and so the order of their addresses. Seen with strace on an H200, driver
-// 580 (tools/device/host_layout.sh is a tidied form of what was run).
+// What a real driver reserves in the host's address space besides its allocations. This decides
+// which gaps are left for the allocations, and so the order of their addresses. Source: system
+// calls, shown by strace on an H200 with driver 580 (tools/device/host_layout.sh is a cleaned-up
+// form).
 #pragma once
 
 namespace tonnage::driver {

@@ -1,8 +1,7 @@
 // Memory that processes of a session share (exported handles of cuMemCreate and of pools).
 //
-// A shareable handle is a file descriptor of a sealed memfd whose content names the memory. It
-// says which processes hold the memory, so that the card's account has it once, until the last one
-// lets go.
+// A shareable handle is a file descriptor of a sealed memfd. Its content names the memory, and says
+// which processes hold it. So the card's ledger has the memory once, until the last process frees it.
 #pragma once
 
 #include <atomic>
@@ -35,7 +34,7 @@ SharedBlock* make_shared_block(SharedBlock::Kind kind, int* fd);
 // Maps a block that came through a descriptor, and holds it. Null if the descriptor is not one of
 // this session's.
 SharedBlock* open_shared_block(SharedBlock::Kind kind, int fd);
-// Lets go. Whoever is last takes the memory off the account.
+// Releases it. The last process takes the memory off the ledger.
 void drop_shared_block(SharedBlock* block);
 // The visible device with this place in the session; null if it is hidden from this process.
 Device* device_at(int physical);

@@ -118,7 +118,7 @@ struct Context {
   unsigned api_version = 0;
   uint64_t id = 0;
   bool primary = false;
-  bool charged = false;  // its modelled bytes are on the account
+  bool charged = false;  // its modelled bytes are in the ledger
   std::atomic<bool> alive{true};
   std::map<int, size_t> limits;  // set by cuCtxSetLimit
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;

@@ -1,12 +1,14 @@
 // The order in which a real driver hands out device addresses.
 //
-// It matters: PyTorch's allocator breaks ties between equal free blocks by address, so it decides
-// what later steps reuse. Found on an H200 (driver 580) with random sequences of allocations and
-// frees, every address of which this reproduces (tools/device/addresses.cpp; docs/exactness.md):
-// the driver reserves regions of whole 32 MiB, aligned to that, from the host's address space; an
-// allocation (multiples of 2 MiB) goes into the newest region that has room, there into the
-// smallest free piece that is large enough, the lowest of equals. Freed neighbours merge; a region
-// that is wholly free goes back to the host.
+// Addresses matter: PyTorch's allocator chooses between free blocks of equal size by address. So
+// the order of addresses decides what later steps reuse. The rules were found on an H200 (driver
+// 580) with random sequences of allocations and frees; they give every address of these sequences
+// (tools/device/addresses.cpp, docs/exactness.md):
+//   - The driver reserves regions of the host's address space: multiples of 32 MiB, aligned to 32
+//     MiB.
+//   - An allocation (multiples of 2 MiB) goes into the newest region that has room, there into the
+//     smallest free piece that is large enough, and among equal pieces into the lowest.
+//   - Freed neighbours merge. A region that is completely free goes back to the host.
 #pragma once
 
 #include <atomic>

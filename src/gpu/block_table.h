@@ -1,4 +1,4 @@
-// The blocks that PyTorch's caching allocator has handed out: their sizes by where they begin.
+// The blocks that PyTorch's caching allocator has handed out: their sizes, by start address.
 // Thread-safe.
 #pragma once
 

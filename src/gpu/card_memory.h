@@ -1,4 +1,4 @@
-// What the parts of a virtual card are given: the card's memory, and somebody who is told of it.
+// What every part of a virtual card gets from its owner: the card's memory, and a sink for events.
 #pragma once
 
 #include <cstdint>

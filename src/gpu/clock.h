@@ -1,5 +1,5 @@
-// Virtual time. The clock's resolution is coarse on purpose: libraries that time alternatives see
-// them equal and keep their own first choice.
+// Virtual time. The clock is coarse on purpose: libraries that time several algorithms see equal
+// times, and keep their first choice.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// What a card loses to the driver itself: machine code, modules' variables, streams, executable
-// graphs, the buffers of device-side printf and assert, and local memory. Measured on an H200
-// (tools/device, docs/exactness.md); shown as modelled.
+// Footprint: the memory that the driver itself takes on a card, for machine code, variables of
+// modules, streams, executable graphs, the buffers of device-side printf and assert, and local
+// memory. Measured on an H200 (tools/device, docs/exactness.md); the report marks it as modelled.
 //
-// All of it comes from the same addresses as allocations do, so it also shifts those.
+// It takes its addresses from the same ranges as allocations do. So it also shifts their addresses.
 #pragma once
 
 #include <cstdint>

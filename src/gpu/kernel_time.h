@@ -1,12 +1,13 @@
-// How long kernels take on the virtual clock, where it decides something.
+// How long kernels take on the virtual clock.
 //
-// Every kernel takes one tick, and the clock shows whole units of eight (clock.h), so libraries
-// that time alternatives see them equal and keep their own first choice. One difference is too
-// large to leave out, and changes memory: matrix products of a half or TF32 type whose rows are not
-// aligned for the wide loads. cuBLAS then takes CUTLASS kernels named "…align1" or "…align2"; on an
-// H200 all of them were slower than the product of the padded operands, by 1.5 to 7.9 times (492
-// products timed with an earlier form of tools/device/products.py). torch.compile times just that,
-// and pads the operands into larger tensors.
+// Every kernel takes one tick, and the clock shows whole units of eight ticks (clock.h). So
+// libraries that time several algorithms see equal times, and keep their first choice.
+//
+// There is one exception, because it changes memory: matrix products of a half or TF32 type whose
+// rows are not aligned for wide loads. For these cuBLAS takes CUTLASS kernels named "…align1" or
+// "…align2". On an H200 they were 1.5 to 7.9 times slower than the product of padded operands (492
+// products, timed with an earlier form of tools/device/products.py). torch.compile times both, and
+// then pads the operands into larger tensors.
 #pragma once
 
 #include <cstdint>

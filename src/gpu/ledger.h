@@ -1,7 +1,8 @@
-// The account of the cards' memory, kept in the session by all of its processes together.
+// The ledger: how much memory of each card is in use, and by which process. All processes of a
+// session share it, inside the session file.
 //
-// Each process has a slot with what it holds; what is in use on a card is the sum over the slots of
-// processes that live. There is no second figure, so nothing has to be put right after a process
+// Each process has a slot with what it holds. The memory in use on a card is the sum over the slots
+// of living processes. There is no second figure. So nothing has to be corrected after a process
 // was killed in the middle of a change.
 #pragma once
 

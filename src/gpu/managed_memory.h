@@ -1,11 +1,11 @@
-// Managed memory (cuMemAllocManaged): which of it is on which card.
+// Managed memory (cuMemAllocManaged): which part of it is on which card.
 //
-// It begins on the host. What a device uses (a kernel that gets its address, a memset, a copy) or
-// what is prefetched to it moves there by blocks of 2 MiB, and is on the card's account until it
-// moves on or is freed. It never makes a card run out: where there is no room, what was used
-// longest ago goes back to the host, and if that is not enough the memory stays where it is.
-// Source: CUDA Programming Guide, "Unified Memory Programming". Accesses of the host are not seen,
-// so they move nothing.
+// It begins on the host. When a device uses it (a kernel that gets its address, a memset, a copy, a
+// prefetch), it moves there in blocks of 2 MiB. The card is charged for it until it moves away or
+// is freed. It never makes a card run out of memory: if there is no room, the managed memory that
+// was used longest ago goes back to the host. If that is not enough, the memory stays where it is.
+// Accesses of the host are not seen, so they move nothing. Source: CUDA Programming Guide, "Unified
+// Memory Programming".
 #pragma once
 
 #include <atomic>

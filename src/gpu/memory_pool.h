@@ -1,8 +1,8 @@
-// The memory of a pool (cuMemAllocAsync). Plain bookkeeping; locked by the caller.
+// The memory of a pool (cuMemAllocAsync). Bookkeeping only; the caller holds the lock.
 //
-// As an H200's driver (580) shows by its addresses and attributes: a pool has one range of
-// addresses; memory comes under it in chunks of 32 MiB, as low as possible, and a block may lie
-// across chunks. Chunks without a block can be given back one by one.
+// The rules follow from the addresses and attributes that an H200's driver (580) gives. A pool has
+// one range of addresses. Memory is mapped into it in chunks of 32 MiB, at the lowest free address.
+// A block may cross chunks. A chunk without a block can be given back by itself.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Pinned host memory (cuMemHostAlloc). A real driver takes its addresses from where device memory
-// gets its own, so it also decides where later allocations lie. Seen on an H200, driver 580: more
-// than 1 MiB gets ranges of whole 2 MiB; the rest shares blocks of 2 MiB, placed at multiples of
-// 512 bytes into the smallest gap that is large enough.
+// Pinned host memory (cuMemHostAlloc). A real driver takes its addresses from the same regions as
+// those of device memory. So it also decides the addresses of later allocations. Measured on an
+// H200, driver 580: an allocation of more than 1 MiB gets whole ranges of 2 MiB. Smaller ones share
+// blocks of 2 MiB, at multiples of 512 bytes, in the smallest gap that is large enough.
 #pragma once
 
 #include <cstdint>

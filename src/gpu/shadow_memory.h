@@ -1,9 +1,10 @@
-// The content of device memory, where it is known.
+// Shadow memory: the content of device memory, where it is known.
 //
-// The virtual card has no memory behind its addresses. But small structure decides what a program
-// does next, so bytes that were copied up, set, copied around, or computed by the recorder are kept
-// here. A piece is bytes, a repeated pattern (a memset of any size costs nothing), or a promise:
-// bytes that another process has, fetched when somebody reads them. Thread-safe.
+// The virtual card has no memory behind its addresses. But programs read small values back and act
+// on them. So bytes that were copied to the device, set or copied there, or computed by the
+// recorder are kept here. A piece is one of three: bytes; a repeated pattern, so that a memset of
+// any size costs nothing; or a promise, for bytes that another process has. A promise is fetched
+// when somebody reads it. Thread-safe.
 #pragma once
 
 #include <atomic>

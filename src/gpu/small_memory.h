@@ -1,4 +1,5 @@
-// cuMemAlloc of less than a block: several allocations share one of 2 MiB, as on a real card.
+// Small allocations (cuMemAlloc of less than 2 MiB): several of them share one block of 2 MiB, as
+// on a real card.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Reading of machine-code images in place, with every access checked.
+// Reads machine-code images in place. Every access is checked.
 #pragma once
 
 #include <cstddef>

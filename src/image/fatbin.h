@@ -1,8 +1,8 @@
 // Fat binaries: several builds of the same device code, for different architectures, in one image.
 //
-// The wrapper's layout is public (fatbinary_section.h of the CUDA Toolkit); the container's was
-// read off what nvcc writes: a header of 16 bytes, then entries, each with a header of its own
-// (fatbin.cpp has the fields).
+// The layout of the wrapper is public (fatbinary_section.h of the CUDA Toolkit). The container has
+// a header of 16 bytes, then entries, each with a header of its own (fatbin.cpp has the fields).
+// Sources: files that nvcc writes, and ZLUDA's public source.
 #pragma once
 
 #include <cstdint>

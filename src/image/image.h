@@ -1,8 +1,8 @@
-// A module image as programs hand it to the driver: recognised, the right build chosen, and read
-// when it is first asked.
+// A module image as programs hand it to the driver. This finds out its kind, chooses the right
+// build for the device, and reads it when it is first needed.
 //
-// Opening looks at headers only (libtorch_cuda.so has 444 fat binaries, cuBLASLt 2782). The first
-// question about a kernel unpacks the chosen entry, keeps what was read of it and drops the bytes.
+// Opening an image reads headers only (libtorch_cuda.so has 444 fat binaries, cuBLASLt 2782). The
+// first question about a kernel unpacks the chosen entry, keeps what was read, and frees the bytes.
 #pragma once
 
 #include <atomic>

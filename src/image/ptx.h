@@ -1,6 +1,6 @@
-// PTX text: what a just-in-time compiler would be given. Nothing is compiled; a scan finds the
+// PTX text, which a real driver compiles just in time. Here nothing is compiled. A scan finds the
 // kernels, their parameters, launch bounds, static shared memory and module variables. Registers
-// and code size are estimates and marked so. Source: the PTX ISA manual ("Directives").
+// and code size are estimates, and are marked as such. Source: the PTX ISA manual ("Directives").
 #pragma once
 
 #include "image/cubin.h"

@@ -1,7 +1,7 @@
-// What loaded machine code takes of a card's memory, as measured on an H200 with driver 580
-// (cuMemGetInfo around every load; tests/data/h200/code-memory.txt). A driver serves code and
-// variables from pools of 2 MiB that all modules of a context share, so most loads show nothing and
-// some show 2 MiB.
+// How much memory of the card loaded machine code takes. Measured on an H200 with driver 580
+// (cuMemGetInfo around every load; tests/data/h200/code-memory.txt). The driver takes code and
+// variables from pools of 2 MiB that all modules of a context share. So most loads change nothing,
+// and some take 2 MiB.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Unpacking of fat-binary entries.
+// Unpacks the entries of fat binaries (LZ4, zstd).
 #pragma once
 
 #include <memory>

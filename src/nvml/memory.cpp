@@ -1,4 +1,4 @@
-// Memory and the processes that hold it, from the session's account.
+// Memory and the processes that hold it, from the session's ledger.
 #include <cstring>
 
 #include "nvml/state.h"

@@ -1,4 +1,4 @@
-// The virtual NVML (libnvidia-ml.so.1): what of the session every entry point needs.
+// The virtual NVML (libnvidia-ml.so.1): what every entry point needs from the session.
 //
 // An entry point is written as NVML_ENTRY(nvmlDeviceGetName)(nvmlDevice_t device, …) { … }; its
 // type is checked against nvml.h. tools/gen_nvml_stubs.py finds these, and makes the exported

@@ -1,4 +1,4 @@
-// The memory in use on a real card by NVML: it can be asked before there is a context.
+// The memory in use on a real card, asked from NVML. This works before there is a context.
 #pragma once
 
 #include <cstdint>

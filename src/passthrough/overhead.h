@@ -1,8 +1,9 @@
-// What a real card loses to the driver itself: contexts, machine code, streams, local memory.
+// The memory that the driver itself takes on a real card: contexts, machine code, streams, local
+// memory.
 //
-// Nothing says it directly. It is what is in use on the card and belongs to no allocation: how much
-// more is in use when a context has been made (by NVML, which needs no context to ask), and how
-// much more again whenever memory is allocated. What other processes hold is taken as constant.
+// No function reports it. It is the memory in use that belongs to no allocation. It is measured
+// twice: when a context has been made (with NVML, which needs no context), and at each later
+// allocation. The memory of other processes is assumed to stay the same.
 #pragma once
 
 #include <algorithm>

@@ -7,26 +7,34 @@
 // looks for the next header whose checksum holds.
 //
 // Chunk = header (48 bytes, little endian) + payload
-//   0 u32 magic "TNGR"      16 u64 stream: names one process image; new after fork() and exec()
-//   4 u16 version           24 u32 payload bytes in the file     36 u32 CRC-32 of the payload as in
-//   the file 6 u8  kind (ChunkKind)  28 u32 payload bytes uncompressed    40 u32 CRC-32 of header
-//   bytes 0..39 7 u8  0 plain, 1 zstd   32 u32 events in the payload         44 u32 0 8 u32 pid 12
-//   u32 sequence: 0, 1, 2 … within the stream; a gap means that a chunk is missing
+//    0 u32 magic "TNGR"
+//    4 u16 version
+//    6 u8  kind (ChunkKind)
+//    7 u8  0 plain, 1 zstd
+//    8 u32 pid
+//   12 u32 sequence: 0, 1, 2 ... within the stream; a gap means that a chunk is missing
+//   16 u64 stream: names one process image; new after fork() and exec()
+//   24 u32 payload bytes in the file
+//   28 u32 payload bytes uncompressed
+//   32 u32 events in the payload
+//   36 u32 CRC-32 of the payload as in the file
+//   40 u32 CRC-32 of header bytes 0..39
+//   44 u32 0
 //
-// Session and session-end chunks hold JSON: the first chunk of a file, written by `tonnage run`,
-// says what the devices and settings are; the last one how the command ended. Data chunks hold, as
+// Session and session-end chunks hold JSON. The first chunk of a file, written by `tonnage run`,
+// describes the devices and settings; the last one says how the command ended. Data chunks hold, as
 // varints (LEB128):
 //   strings  first id, count, then per string: length, bytes. Ids count from 1 within a stream; 0
-//   is "". stacks   first id, count, then per node: id - parent, function id, file id, line. A
-//   stack is its innermost node; the
-//            parent is the caller's, 0 for the outermost frame. Ids count from 1 within a stream; 0
-//            is the empty stack.
+//            is "".
+//   stacks   first id, count, then per node: id - parent, function id, file id, line. A stack is
+//            its innermost node; the parent is the caller's node, 0 for the outermost frame. Ids
+//            count from 1 within a stream; 0 is the empty stack.
 //   events   count, then per event: kind (1 byte), mask (FieldBit), then the fields whose bit is
-//   set, lowest bit first.
-// A field without its bit is as in the previous event of the chunk (the "carried" ones) or 0 (the
-// others); before the first event all are 0. time and address are zigzag differences from the
-// previous event's (address: the previous one with an address). Strings and stacks are those that
-// were interned since the stream's last chunk.
+//            set, lowest bit first.
+// A "carried" field without its bit has the value of the previous event of the chunk; any other
+// field without its bit is 0. Before the first event all fields are 0. Time and address are zigzag
+// differences from the previous event (for the address: the previous event that has one). A chunk
+// has the strings and stacks that were interned since the stream's last chunk.
 //
 // Example: the payload of a chunk with the string "x.py", one frame (function 0, file 1, line 7),
 // and two events: kAlloc of 512 bytes at 0x7000 at 1000 ns on that stack, and its kFreeCompleted

@@ -1,6 +1,6 @@
-// The writer's tables of strings and stacks: text or frames in, small ids out. malloc only; every
-// function says by 0 or false that there was no memory. Not thread-safe: the writer's lock covers
-// them.
+// The writer's tables of strings and stacks. They turn texts and frames into small ids. They use
+// malloc only; every function returns 0 or false if there is no memory. Not thread-safe: the
+// writer's lock protects them.
 #pragma once
 
 #include <cstddef>

@@ -122,7 +122,7 @@ void read_end(const json& end, CommandEnd& out) {
   }
 }
 
-// What the session's account saw, in a chunk of its own.
+// What the session's ledger saw, in a chunk of its own.
 void read_account(const json& account, CommandEnd& out) {
   if (const auto at = account.find("drivers_loaded");
       at != account.end() && at->is_number_unsigned())
@@ -250,7 +250,7 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
   return budget_.take(8 * text.size());
 }
 
-// What the account of `tonnage run` saw, in its last chunk.
+// What the ledger of the run showed, in its last chunk.
 void RecordDecoder::add_account(const nlohmann::json& end) {
   record_.drivers_loaded = number_of(end, "drivers_loaded");
   const auto peaks = end.find("device_peaks");

@@ -1,8 +1,8 @@
 // Reads a Tonnage record (record/format.h says how it is laid out) into a Record.
 //
-// A record may be cut off at any byte, be still growing, have damaged parts, or be hostile:
-// whatever whole chunks there are are read, what is missing is said in Record::notes, and memory
-// stays within ReadOptions::memory_limit_bytes.
+// A record may end at any byte, may still grow, may have damaged parts, or may be hostile. All
+// whole chunks are read. Record::notes says what is missing. Memory stays within
+// ReadOptions::memory_limit_bytes.
 #pragma once
 
 #include <cstdint>

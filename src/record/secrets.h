@@ -1,6 +1,7 @@
-// Command lines without their secrets: what a record keeps of them may be sent to others.
+// Removes secrets from command lines, because a record may be sent to other people.
 //
-// Enters other people's processes with the writer: no allocation, nothing but the C library.
+// It runs inside the user's processes, with the writer. So it allocates nothing, and needs only the
+// C library.
 #pragma once
 
 #include <cstddef>

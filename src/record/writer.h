@@ -1,10 +1,10 @@
-// Writer: appends one process's events to the session's record file (format.h). Lives in strangers'
-// processes, inside the virtual driver: needs only zstd and the C library, never throws, prints or
-// aborts, holds no static destructors.
+// Writer: appends the events of one process to the session's record file (format.h). It runs inside
+// the user's processes, as a part of the virtual driver. So it needs only zstd and the C library,
+// never throws, prints or aborts, and has no static destructors.
 //
-// Every function may be called from any thread. Before open() and after a failed write all of them
-// do nothing. After fork() the child writes a stream of its own: the parent's buffered events are
-// left out, ids stay valid.
+// Every function may be called from any thread. Before open() and after a failed write they all do
+// nothing. After fork() the child writes its own stream. It does not have the parent's buffered
+// events; ids stay valid.
 #pragma once
 
 #include <pthread.h>

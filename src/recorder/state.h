@@ -1,4 +1,4 @@
-// What the recorder knows as a process: its connection to the driver, its settings, its counts.
+// The recorder's state for the whole process: its connection to the driver, its settings, its counts.
 #pragma once
 
 #include <atomic>

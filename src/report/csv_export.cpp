@@ -49,7 +49,7 @@ const char* event_kind_name(EventKind kind) {
   return "unknown";
 }
 
-// A field: quoted where it must be. Text of strangers that a spreadsheet would take for a formula
+// A field: quoted where it must be. Text from outside that a spreadsheet would take for a formula
 // gets a quote in front.
 std::string field(std::string_view text) {
   if (text.empty()) return "";

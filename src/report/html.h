@@ -1,11 +1,13 @@
-// The report as one HTML file that needs nothing else: no request leaves it, and its content
-// security policy forbids any.
+// The report as one HTML file that needs nothing else. It makes no requests, and its content
+// security policy forbids them.
 //
-// It holds the JSON report unchanged and, beside it, what the charts need: the timeline by category
-// in at most kSeriesPoints shares of the events (each at its own peak, so peaks are exact), the
-// lives of all blocks and segments, from which the page makes the table of all allocations and, of
-// any moment, the segment map and the live memory by stack (html_lives.h), maps at chosen moments,
-// and the live memory at the peak by stack and by module.
+// It has the JSON report, unchanged, and what the charts need:
+//   - the timeline by category, in at most kSeriesPoints parts of the events. Each part has its own
+//     peak, so peaks are exact;
+//   - the lives of all blocks and segments (html_lives.h). From them the page makes the table of
+//     all allocations and, for any moment, the segment map and the live memory by stack;
+//   - segment maps at chosen moments;
+//   - the live memory at the peak, by stack and by module.
 #pragma once
 
 #include <string>

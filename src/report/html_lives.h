@@ -3,16 +3,23 @@
 //
 // {"process", "unit", "streams": [...], "segments", "shapes", "blocks": base64 of varints (7 bits a
 // byte, lowest first; "±" is zigzag)}
-//   segments, each: from (since the last one's), life (0: to the end, else events + 1), ± address /
-//   unit (since the last one's end),
-//                   bytes / unit, 2 * stream + expandable (index into streams)
-//   shapes, each:   ± address / unit (since the last one's), bytes / unit, bytes not requested,
-//   category (index into category_order),
-//                   site + 1 (0: not known). Steps repeat themselves: thousands of blocks have a
-//                   few hundred shapes.
-//   blocks, each:   from (since the last one's), life until it is freed (as above), life from there
-//   until it is gone (as above),
-//                   ± shape (since the last one's)
+//   segments, each:
+//     from (since the last one's)
+//     life (0: to the end, else events + 1)
+//     ± address / unit (since the last one's end)
+//     bytes / unit
+//     2 * stream + expandable (stream: index into streams)
+//   shapes, each (steps repeat themselves: thousands of blocks have a few hundred shapes):
+//     ± address / unit (since the last one's)
+//     bytes / unit
+//     bytes not requested
+//     category (index into category_order)
+//     site + 1 (0: not known)
+//   blocks, each:
+//     from (since the last one's)
+//     life until it is freed (as above)
+//     life from there until it is gone (as above)
+//     ± shape (since the last one's)
 #pragma once
 
 #include <functional>

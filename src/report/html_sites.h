@@ -1,5 +1,5 @@
-// Where allocations come from, for the page: strings, frames and stacks once each. Internal to the
-// report room.
+// Where allocations come from, for the page. Each string, frame and stack is stored once. Internal
+// to the report room.
 //
 // One set of tables for a record, all arrays of numbers:
 //   strings  texts; 0 is ""

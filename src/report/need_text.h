@@ -1,4 +1,4 @@
-// What a run that ran out of memory would really have needed, in words.
+// How much memory a run that ran out of memory really needs, in words.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The course of memory in Chrome's trace format, for ui.perfetto.dev, chrome://tracing and whatever
-// else reads it.
+// Memory over time in Chrome's trace format, for ui.perfetto.dev, chrome://tracing and other
+// readers.
 //
 // One track group for each device: counters (allocated, by category, reserved, the whole device),
 // blocks and segments as asynchronous slices from allocation to free, out-of-memory as instants.

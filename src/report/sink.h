@@ -1,4 +1,4 @@
-// Long output that is never in memory as a whole: pieces go to a Sink through a small buffer.
+// For long output that is never in memory as a whole: it goes to a Sink in pieces.
 #pragma once
 
 #include <fmt/format.h>

@@ -37,7 +37,7 @@ class Style {
   std::string site(const analysis::Site& site, bool function = false) const;
 
  private:
-  // Text of strangers (file names, messages): control characters and what is not UTF-8 become '?',
+  // Text from outside (file names, messages): control characters and what is not UTF-8 become '?',
   // in ASCII all that is not ASCII.
   std::string clean(std::string_view text) const;
   TextOptions options_;

@@ -1,5 +1,5 @@
 // A stand-in for NVML beside the virtual driver that plays the real one in tests: what is in use,
-// by the session's account.
+// by the session's ledger.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// The toolkit's means against memory, one short example each, on a small model; those for smaller
-// models are in model_tour.h.
+// A short example of each part of the toolkit, on a small model. The parts that make models smaller
+// are in model_tour.h.
 //
 //   memory_tour [--cpu] [--graph FILE.dot]
 #include <torch/torch.h>

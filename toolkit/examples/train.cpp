@@ -1,11 +1,11 @@
-// Trains ResNet-50 or GPT-2 from C++ with the toolkit, on data made up and written to mapped files,
-// with progress.
+// Trains ResNet-50 or GPT-2 from C++ with the toolkit. The data is made up, and written to mapped
+// files. It prints its progress.
 //
-//   train_cpp [--model resnet50|gpt2] [--batch-size N] [--steps N] [--optimizer
-//   adamw|adamw8bit|adafactor|in-backward|offloaded]
+//   train_cpp [--model resnet50|gpt2] [--batch-size N] [--steps N]
+//             [--optimizer adamw|adamw8bit|adafactor|in-backward|offloaded]
 //             [--checkpoint] [--bf16] [--small] [--cpu]
 //
-// --small: a few narrow layers, for trying it on the CPU. Under `tonnage run` the report names
+// --small: a few narrow layers, to try it on the CPU. Under `tonnage run` the report names
 // parameters, gradients and optimizer state.
 #include <torch/torch.h>
 #include <unistd.h>

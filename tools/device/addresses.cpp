@@ -4,8 +4,9 @@
 //
 // One pattern a process, so that the driver's address space starts fresh. One line per call on
 // standard output:
-//   + KIND BYTES ADDRESS rc R free DELTA     - KIND ADDRESS rc R free DELTA     (DELTA: bytes of
-//   free memory gained)
+//   + KIND BYTES ADDRESS rc R free DELTA
+//   - KIND ADDRESS rc R free DELTA
+// DELTA: bytes of free memory gained.
 // Patterns choose kinds and sizes; the sequence follows from the seed alone. "nofree" leaves out
 // the free-memory figures, for processes that run at the same time.
 #include <cuda.h>

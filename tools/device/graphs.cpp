@@ -2,8 +2,9 @@
 // after another and prints each change of free memory. tests/data/graphs/h200.txt has an H200's.
 //
 //   g++ -O1 -std=c++17 -I$CUDA/include tools/device/graphs.cpp -o graphs -ldl
-//   [SMALL=BYTES] [FLAGS=N] ./graphs KIND NODES PARAMETER_BYTES GRAPHS [keep|destroy] [chain|wide]
-//   [STREAMS]     KIND: kernel, memset, memcpy
+//   [SMALL=BYTES] [FLAGS=N] ./graphs KIND NODES PARAMETER_BYTES GRAPHS \
+//       [keep|destroy] [chain|wide] [STREAMS]
+// KIND: kernel, memset or memcpy
 #include <cuda.h>
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-// What a diagnosis says, as values: which statement, with which figures. The sentences are in
-// src/report/words/.
+// The statements of a diagnosis, as values: which statement, with which figures. Their sentences
+// are in src/report/words/.
 #pragma once
 
 #include <cstdint>

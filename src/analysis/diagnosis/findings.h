@@ -1,5 +1,5 @@
-// Findings: what an expert would say about a record or a log, as plain values: causes, statements
-// and remedies with their figures. The words are in src/report/words/.
+// Findings about a record or a log, as plain values: causes, statements and remedies with their
+// figures. The words are in src/report/words/.
 //
 //   const auto explanation = explain(record, {});     // a snapshot, or a record of `tonnage run`
 //   explanation.findings[0].cause                     // Cause::kActivations

@@ -1,11 +1,13 @@
-// Fragmentation: the segments of one process on one device at one moment, and what stands in the
-// way of a request.
+// Fragmentation: the segments of one process on one device at one moment, and which blocks prevent
+// a request.
 //
 // PyTorch returns memory to the driver by whole segments only, and a request needs one piece.
 // Reserved memory therefore splits into
-//   requested + rounding (blocks are larger than requests) + pending (freed, another stream may
-//   still use it)
-//   + cached (free segments) + pinned (free pieces of segments that hold something live).
+//   requested
+//   + rounding  blocks are larger than requests
+//   + pending   freed, but another stream may still use it
+//   + cached    free segments
+//   + pinned    free pieces of segments that hold something live
 #pragma once
 
 #include <algorithm>

@@ -1,17 +1,19 @@
-// Growth: memory that iteration after iteration leaves behind, by the line that allocates it.
+// Growth: memory that each iteration leaves behind, by the line that allocates it.
 //
-// Told apart from warm-up, caches and changing shapes: an allocation counts only if it is still
-// alive at the end although its iteration is not among the last; the line must leave something
-// behind in nearly every iteration but the first, or at an even distance; what is allocated after
-// each iteration must really grow; and what the line made before must not have been given back.
-// Optimizer state, modules and workspaces stay by design. A line that shows itself as a cache
-// (leak_caches.cpp) is left out; one that may be a cache whose bound was not reached is marked.
-// Lines that belong together are one growth. A line that holds one tensor which is replaced by a
-// larger one each time grows too, unless the samples grow, or it is the cache of one generation.
-// Fewer than four iterations prove nothing.
+// Growth is not the same as warm-up, caches or changing shapes. A line grows if all of this holds:
+//   - Its allocations are still alive at the end, although their iteration is not among the last.
+//   - It leaves something behind in nearly every iteration but the first, or at equal distances.
+//   - The memory that is allocated after each iteration really grows.
+//   - What the line made before was not freed.
+//   - There are at least four iterations.
+// Optimizer state, modules and workspaces stay by design, and do not count. Nor does a line that
+// behaves like a cache (leak_caches.cpp). A line that may be a cache below its limit is marked.
 //
-// Who holds the memory cannot be seen (that is a Python reference); what is held, and which line
-// made it, can.
+// Lines that belong together are one growth. A line whose one tensor is replaced by a larger one
+// each time grows, too, unless the samples grow, or it is the cache of one generation.
+//
+// The variable that holds the memory cannot be seen (it is a Python reference). What is held, and
+// which line made it, can be seen.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Shared by the two kinds of growth, tensors that are left behind (leak.cpp) and tensors that are
-// replaced by larger ones (leak_replaced.cpp), and by what is asked of them: which lines belong
-// together (leak_together.cpp), and what only fills a cache (leak_caches.cpp).
+// Shared by the two kinds of growth: tensors that are left behind (leak.cpp), and tensors that are
+// replaced by larger ones (leak_replaced.cpp). Also shared by the search for lines that belong
+// together (leak_together.cpp) and for lines that only fill a cache (leak_caches.cpp).
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Iterations of a loop, where there are no training steps: an evaluation, an inference server, a
 // script without an optimizer.
 //
-// A loop shows itself by a line of the user's own code, outside every module, that makes a tensor
-// again and again (the batch, say), with the allocations of a forward pass in between. The layers
-// of one forward pass recur too, but from within it.
+// A loop is found by a line of the user's own code, outside every module, that makes a tensor again
+// and again (the batch, for example), with the allocations of a forward pass in between. The layers
+// of one forward pass repeat, too, but inside the pass.
 #pragma once
 
 #include <cstdint>

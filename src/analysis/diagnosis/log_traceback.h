@@ -1,4 +1,4 @@
-// What the Python traceback before an out-of-memory message tells about where it failed.
+// Where the program failed, found in the Python traceback before an out-of-memory message.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Who made memory, as the frames tell: parts of PyTorch and of libraries whose memory has a name
-// and a remedy of its own.
+// Which mechanism made memory, found by its frames: parts of PyTorch and of libraries whose memory
+// has a name and a remedy of its own.
 #pragma once
 
 #include <cstdint>

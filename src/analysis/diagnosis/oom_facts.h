@@ -1,5 +1,4 @@
-// What is known about one out-of-memory failure of a record: the figures from which its cause
-// follows.
+// The facts about one out-of-memory failure of a record: the figures that decide its cause.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// The parts of collect_oom_facts, by what they look at.
+// The parts of collect_oom_facts.
 #pragma once
 
 #include <vector>

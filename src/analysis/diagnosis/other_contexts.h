@@ -1,4 +1,4 @@
-// Ranks of a job that hold something on a GPU which is another rank's.
+// Ranks of a job that hold memory on the GPU of another rank.
 #pragma once
 
 #include <vector>

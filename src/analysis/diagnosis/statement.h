@@ -1,5 +1,5 @@
-// What can be said, and what can be done. Each has its sentence in src/report/words/; a test checks
-// that none is missing. The order means nothing.
+// All statements and remedies of a diagnosis. Each has its sentence in src/report/words/; a test
+// checks that none is missing. Their order has no meaning.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,12 @@
 // What each allocation is for, where the program has not said it.
 //
-// A label (kLabel) is certain. Everything else is inferred from an allocation's life, as an expert
-// would read it: made in the forward pass and freed by the backward pass is an activation; made in
-// the backward pass and alive in the optimizer is a gradient; made by the optimizer and kept is its
-// state; made and freed inside one operator is scratch. What nothing tells stays unknown. The
-// confidence is our own estimate (docs/exactness.md), not a probability that was measured.
+// A label (kLabel) is certain. Everything else is inferred from the life of an allocation:
+//   - made in the forward pass, freed by the backward pass: activation
+//   - made in the backward pass, alive in the optimizer: gradient
+//   - made by the optimizer and kept: optimizer state
+//   - made and freed inside one operator: temporary
+//   - anything else: unknown
+// The confidence is our own estimate (docs/exactness.md), not a measured probability.
 #pragma once
 
 #include <vector>

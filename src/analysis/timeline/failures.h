@@ -1,9 +1,9 @@
 // Failures: which out-of-memory events of a record belong together, and which of them ended
 // anything.
 //
-// One failure of a program may be many events: cuDNN's convolutions try one algorithm after the
-// other, each refused its workspace, inside one call; and where one of them gets along with what
-// there is, the program never hears of it.
+// One failure of a program may be many events. Inside one call, a convolution of cuDNN tries one
+// algorithm after the other, and each may be refused its workspace. If one of them works with the
+// memory that is free, the program gets no error.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a Python or C++ stack tells: whose line it is, and what the program was doing.
+// What a Python or C++ stack shows: the user's line, and what the program was doing.
 #pragma once
 
 #include <cstdint>

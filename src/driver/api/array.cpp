@@ -413,7 +413,7 @@ CUresult cuMipmappedArrayGetMemoryRequirements(Driver* state, CUDA_ARRAY_MEMORY_
                       it->second->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-// Memory behind parts of sparse arrays comes from cuMemCreate, which is on the account already;
+// Memory behind parts of sparse arrays comes from cuMemCreate, which is in the ledger already;
 // nothing reads the arrays.
 CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, Stream* stream) {
   if (!list || count == 0) return CUDA_ERROR_INVALID_VALUE;

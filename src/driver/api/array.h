@@ -1,4 +1,4 @@
-// Arrays and mipmapped arrays (array.cpp), for those who bind or copy them.
+// Arrays and mipmapped arrays (array.cpp), for the code that binds or copies them.
 #pragma once
 
 #include <memory>

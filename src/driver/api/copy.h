@@ -1,4 +1,4 @@
-// What copies and sets do to content; used directly and by graph replay.
+// What copies and memsets do to shadow memory. Used by the API functions and when graphs run.
 #pragma once
 
 #include <cstddef>

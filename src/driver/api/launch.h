@@ -1,4 +1,4 @@
-// Launches, as they come and as graphs repeat them.
+// Kernel launches: by the API functions, and when graphs run.
 #pragma once
 
 #include "driver/state.h"

@@ -1,4 +1,4 @@
-// Memory: what other entry points need of it.
+// Memory: the functions that other entry points need.
 #pragma once
 
 #include "driver/state.h"

@@ -1,4 +1,4 @@
-// Memory pools API: what other entry points ask of the pools.
+// Memory pools: the functions that other entry points need.
 #pragma once
 
 #include "driver/state.h"

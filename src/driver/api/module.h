@@ -1,4 +1,4 @@
-// Modules, libraries and kernels: machine code that the host handed over, and what is asked about it.
+// Modules, libraries and kernels: machine code that the program loads, and questions about it.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct Function {
   const image::KernelInfo* info =
       nullptr;                        // for the device of the module; lives as long as the module
   const char* name = "";              // NUL-terminated, owned by the module
-  std::atomic<uint32_t> resident{0};  // by device, a bit each: its code is on the card's account
+  std::atomic<uint32_t> resident{0};  // by device, a bit each: its code is in the card's ledger
   std::atomic<uint32_t> launched{0};
   std::atomic<gpu::KernelSpeed> speed{gpu::KernelSpeed::kNotLooked};
   std::mutex mutex;  // settings

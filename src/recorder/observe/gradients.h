@@ -1,4 +1,4 @@
-// Gradients: told as such when AccumulateGrad keeps them.
+// Gradients: labelled when AccumulateGrad keeps them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,4 @@
-// The source line that a thread is at, as far as operators need it: the stack of the outermost
-// operator that runs.
+// The source line of a thread, for operators: the stack at the outermost operator that runs.
 #pragma once
 
 namespace tonnage::recorder {

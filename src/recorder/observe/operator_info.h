@@ -1,5 +1,5 @@
-// What is worth knowing about an operator, worked out once from its schema and the dispatcher's
-// tables.
+// What the recorder needs to know about an operator. It is found once, from the operator's schema
+// and the dispatcher's tables.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

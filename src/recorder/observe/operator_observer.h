@@ -1,5 +1,5 @@
-// Follows what threads do with RecordFunction's callbacks, and hands each call to the observers:
-// lines, parameters, phases, steps, gradients, caches, values.
+// Follows the operator calls of all threads, by callbacks of RecordFunction. It passes each call to
+// the observers: lines, parameters, phases, steps, gradients, caches, values.
 #pragma once
 
 namespace tonnage::recorder {

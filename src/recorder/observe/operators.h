@@ -1,5 +1,4 @@
-// Operators that are called: which one a record function stands for, and which calls PyTorch tells
-// of.
+// Which operator a record function stands for, and which calls PyTorch reports.
 #pragma once
 
 #include <ATen/record_function.h>

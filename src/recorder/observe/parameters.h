@@ -1,5 +1,6 @@
-// Parameters: which addresses they have, and the modules that own them. Their use by operators tells
-// where the program is: in which module, whether a model has run, whether parameters are updated.
+// Parameters: their addresses, and the modules that own them. An operator that uses a parameter
+// shows where the program is: in which module, whether a model has run, whether parameters are
+// updated.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// What part of the program a thread is in: initialisation, forward pass, backward pass, optimizer,
-// data, evaluation. And the scopes that PyTorch and the user name.
+// The phase that a thread is in: initialisation, forward pass, backward pass, optimizer, data,
+// evaluation. And the scopes that PyTorch and the user name (record_function).
 #pragma once
 
 #include <string_view>

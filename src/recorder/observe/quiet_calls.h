@@ -1,5 +1,5 @@
-// Calls whose inside is not observed: views and casts of unknown inputs yield unknown outputs, so
-// nested operators are not followed. Their memory counts as the call's own.
+// Calls whose nested operators are not observed: views and casts of unknown inputs give unknown
+// outputs. The memory of nested operators counts as the call's own.
 #pragma once
 
 #include <ATen/record_function.h>

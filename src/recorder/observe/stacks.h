@@ -1,11 +1,11 @@
-// The source line that this thread is at: Python frames where there are any, else return addresses
-// of the C++ program.
+// The stack of this thread: Python frames if there are any, else return addresses of the C++
+// program.
 //
-// Python frames are read in place, without the GIL and without making Python objects: the frames of
-// this thread cannot change while it is inside an operator, and frame objects would move the
-// garbage collector's next run, and with it the program's memory. The places of the fields are
-// known for Python 3.11 to 3.14 and are checked against the interpreter's own functions once; where
-// the check fails, or on older versions, the public functions are used with the GIL.
+// Python frames are read in place, without the GIL and without making Python objects. This is safe:
+// the frames of this thread cannot change while it is inside an operator. Python objects would also
+// move the garbage collector's next run, and so change the program's memory. The offsets of the
+// fields are known for Python 3.11 to 3.14, and are checked once against the interpreter's own
+// functions. If the check fails, or on older versions, the public functions are used, with the GIL.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the recorder keeps of a thread, and of each call on it that has begun and not ended. Every
-// observer has its own slot in both, and touches no other.
+// What the recorder keeps for a thread, and for each operator call on it that has not ended. Every
+// observer has its own slot in both, and uses no other slot.
 #pragma once
 
 #include <ATen/record_function.h>

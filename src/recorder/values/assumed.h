@@ -1,8 +1,8 @@
-// What is assumed of unknown numbers, so that all that a program asks about them fits together.
+// Assumed values for unknown numbers. All answers about one number are consistent.
 //
-// A number that is assumed becomes content like a known one, and is marked: a read of it, or of
-// what follows from it, still counts as a read of unknown data. For results of statistics (minimum,
-// quantile, mean) it is kept what they are of, and the number is made up when somebody asks.
+// An assumed number is stored like a known one, but it is marked: a read of it, or of a result of
+// it, still counts as a read of unknown data. For statistics (minimum, quantile, mean) the recorder
+// keeps which tensor they describe. Their value is assumed when the program reads it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Results that are assumed where the inputs are unknown: checks of whole tensors pass, comparisons
-// judge numbers near 1, choices fall evenly.
+// Assumed results of operators with unknown inputs: checks of whole tensors pass, comparisons
+// compare numbers near 1, choices are spread evenly.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -1,8 +1,8 @@
-// How much computing on the CPU a program's known values are worth: about a tenth of its own time.
+// How much time the CPU may spend on known values: about a tenth of the program's own time.
 //
-// Time is estimated from sizes and from the number of operators that the thread has called, never
-// measured, so that two runs of one program decide alike. What was computed once is computed again:
-// steps that are alike stay alike.
+// The time is estimated from sizes and from the number of operators that the thread has called. It
+// is never measured, so two runs of one program decide in the same way. An operator that was
+// computed once is computed again, so equal steps stay equal.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,8 @@
-// Known values across ranks. NCCL runs for real and moves nothing, but what ranks tell each other
-// in small tensors decides what they do next: numbers of parameters, lengths, how many tokens go to
-// which expert, pickled objects. So what a rank contributes to a collective is posted to the
-// others, through files beside the session, and its result is a promise (gpu/shadow_memory.h) that
-// is fetched when somebody reads it: ranks wait for each other only where a real read would wait
-// too.
+// Known values across ranks. NCCL runs for real, but moves no data. Ranks send each other small
+// tensors and act on them: numbers of parameters, lengths, how many tokens go to which expert,
+// pickled objects. So a rank's contribution to a collective is passed to the others, in files
+// beside the session. The result is a promise (gpu/shadow_memory.h), which is fetched when somebody
+// reads it. So ranks wait for each other only where a real read would wait, too.
 #pragma once
 
 #include <memory>

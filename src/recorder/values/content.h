@@ -1,5 +1,4 @@
-// The known content of tensors on the device (gpu/shadow_memory.h), read and written as tensors of
-// the CPU.
+// Reads and writes the shadow memory of device tensors (gpu/shadow_memory.h) as CPU tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
-// What values/ asks of the device: which tensors are on it, which operators have kernels for it,
-// what its generators are about to draw. device_cuda.cpp answers for CUDA; a test that has CPU
-// tensors only answers by itself.
+// What values/ needs to know of the device: which tensors are on it, which operators have kernels
+// for it, what its random generators draw next. device_cuda.cpp implements it for CUDA; a test with
+// CPU tensors has its own implementation.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -2,7 +2,8 @@
 // PyTorch's own CPU operators, and the result becomes the content of the device tensor. Everything
 // else makes its outputs unknown.
 //
-// begin_values looks at the inputs and dismisses most calls at once; end_values computes or forgets.
+// begin_values looks at the inputs; most calls need nothing more. end_values computes the result,
+// or marks the outputs as unknown.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -1,5 +1,5 @@
-// fill_ and arange, whose results follow from the arguments alone. PyTorch's own CPU operators
-// would be run from a cold cache, once or twice in a step, which takes a hundred times longer.
+// fill_ and arange: their results follow from the arguments alone. PyTorch's own CPU operators run
+// only once or twice in a step, so with a cold cache; that takes a hundred times longer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

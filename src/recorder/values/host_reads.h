@@ -1,5 +1,5 @@
-// Reads by the host: one scalar, or a copy of a tensor. All ways to read a number agree, because
-// the number that is made up for the first of them stays (assumed.h).
+// Reads by the host: one scalar, or a copy of a tensor. All ways to read a number give the same
+// value, because the value that is assumed at the first read stays (assumed.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>

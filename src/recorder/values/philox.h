@@ -1,6 +1,6 @@
-// The random numbers of the device: what PyTorch's CUDA operators draw from their Philox generator,
-// computed on the host, so that masks, indices and counts that follow from them are what a card
-// would have.
+// The random numbers of the device: what PyTorch's CUDA operators draw from their Philox generator.
+// They are computed on the host. So masks, indices and counts that follow from them are those of a
+// real card.
 //
 // Method: Philox4x32-10 (ATen's engine gives the numbers that curand gives) with the thread's
 // number as subsequence and the generator's offset, in the order in which PyTorch's grid-stride

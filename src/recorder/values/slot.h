@@ -1,5 +1,5 @@
-// What values/ keeps of a call while it runs. Most calls concern unknown data, for which the slot
-// stays empty but for two marks.
+// What values/ keeps for an operator call while it runs. Most calls have unknown data; then only
+// two flags of the slot are used.
 #pragma once
 
 #include <ATen/core/Tensor.h>

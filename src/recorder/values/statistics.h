@@ -1,6 +1,6 @@
 // Statistics of unknown tensors (minimum, maximum, mean, median, quantiles, deviation, sorted
-// order): what they are of is kept, so that numbers that a program reads later fit together
-// (assumed.h).
+// order). The recorder keeps which tensor each describes, so that the values that a program reads
+// later are consistent (assumed.h).
 #pragma once
 
 #include <ATen/core/ivalue.h>

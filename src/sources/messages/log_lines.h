@@ -1,4 +1,4 @@
-// The lines of a log: without colours, with a look ahead, and the tracebacks among them.
+// The lines of a log, without colours and with a look ahead; and the tracebacks among them.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,5 @@
-// The families of messages. Each fills `oom` and returns true if the text has a message of its own.
+// The families of messages. Each function fills `oom` and returns true if the text has a message of
+// its family.
 #pragma once
 
 #include <string_view>

@@ -1,10 +1,10 @@
 // C++ frames of snapshots: _record_memory_history() takes them by default, between and below the
 // Python ones.
 //
-// Dozens of frames of PyTorch's, Python's and the C library's insides would stand where the
-// analyses look for the user's line. What they tell is the operator; it is taken from them
-// ("at::_ops::gelu::call": aten::gelu), and then stacks that have Python frames keep only those.
-// Stacks without any (the backward pass's threads, C++ programs) stay whole.
+// Dozens of internal frames of PyTorch, Python and the C library would stand where the analyses
+// look for the user's line. The C++ frames give the operator ("at::_ops::gelu::call": aten::gelu).
+// After that, stacks with Python frames keep only the Python frames. Stacks without Python frames
+// (threads of the backward pass, C++ programs) keep all.
 #pragma once
 
 #include <string_view>

@@ -1,12 +1,12 @@
 // Adam and AdamW that keep their two moments in 8 bits.
 //
-//   tonnage::Adam8bit optimizer(model->parameters(),
-//   tonnage::Adam8bitOptions(3e-4).weight_decay(0.1));
+//   auto options = tonnage::Adam8bitOptions(3e-4).weight_decay(0.1);
+//   tonnage::Adam8bit optimizer(model->parameters(), options);
 //
-// Each moment is cut into blocks of 256 elements; a block keeps its largest magnitude as a float
-// and each element as one byte, the element's share of that magnitude on a scale that is finer near
-// zero (seven decades for the first moment, eight for the second). The second moment is never
-// rounded down to zero, so no step is divided by epsilon alone.
+// Each moment is cut into blocks of 256 elements. A block keeps its largest magnitude as a float,
+// and each element as one byte: its share of that magnitude, on a scale that is finer near zero
+// (seven decades for the first moment, eight for the second). The second moment is never rounded
+// down to zero, so no step is divided by epsilon alone.
 //
 // Memory of the state, in bytes, n elements of a parameter: 2*n + 8*ceil(n/256), instead of Adam's
 // 8*n in float. Parameters with fewer than min_elements (biases, norms) keep moments of their own

@@ -1,18 +1,17 @@
-// Batches that are too large: accumulating gradients over parts, finding the largest batch that
-// fits, and getting out of an out-of-memory error with less work per step.
+// Batches that are too large: accumulates gradients over parts, finds the largest batch that fits,
+// and continues after an out-of-memory error with less work per step.
 //
 //   tonnage::GradientAccumulator accumulator(optimizer, {.window = 8});
 //   for (auto& batch : loader) {
 //     auto loss = mean_loss(model->forward(batch.data), batch.target);
-//     accumulator.backward(loss, batch.target.numel());            // every 8th call updates the
-//     parameters
+//     accumulator.backward(loss, batch.target.numel());   // every 8th call updates the parameters
 //   }
-//   accumulator.finish();                                          // the last, partial window
+//   accumulator.finish();                                 // the last, partial window
 //
 //   int64_t largest = tonnage::find_batch_size([&](int64_t n) { train_step(n); });
 //
-//   tonnage::run_or_degrade([&](const tonnage::Workload& w) { train_epoch(w); }, {.batch_size = 64,
-//   .resolution = 224});
+//   tonnage::run_or_degrade([&](const tonnage::Workload& w) { train_epoch(w); },
+//                           {.batch_size = 64, .resolution = 224});
 //
 // Threads: everything runs on the caller's, one call at a time per object. Owns: nothing; optimizer
 // and scaler must outlive the accumulator. Devices: any; caches are released on all CUDA devices

@@ -1,12 +1,11 @@
-// Checkpointing a chain of layers for a budget of bytes: which layers keep what they save, which
-// parts are run again, and parts within parts. The plan takes the least time that the budget
-// allows, of all plans of this form.
+// Checkpointing a chain of layers within a budget of bytes. A plan says which layers keep what they
+// save, and which parts (also parts within parts) are run again. Of all plans of this form that
+// keep the budget, it takes the least time.
 //
-//   auto layers = tonnage::layers_of(model);                       // a torch::nn::Sequential
-//   auto costs  = tonnage::measure_chain(layers, input);           // once: runs every layer
-//   forward and backward auto plan   = tonnage::plan_chain(costs, 3LL << 30);           // 3 GiB
-//   for the chain's saved tensors, results and gradients auto output = tonnage::run_chain(layers,
-//   plan, input);         // every step
+//   auto layers = tonnage::layers_of(model);               // a torch::nn::Sequential
+//   auto costs = tonnage::measure_chain(layers, input);    // once: runs each layer both ways
+//   auto plan = tonnage::plan_chain(costs, 3LL << 30);     // 3 GiB, as counted below
+//   auto output = tonnage::run_chain(layers, plan, input); // every step
 //
 // The budget counts, at its peak over the forward and backward pass: what layers save, inputs of
 // checkpointed parts, the layer's working memory, and the gradients that flow between layers. Not

@@ -1,10 +1,9 @@
-// Activation checkpointing: a part of the forward pass keeps only its inputs, and is run again when
-// the backward pass needs what it would have saved. Memory for one more forward pass of that part.
+// Activation checkpointing: a part of the forward pass keeps only its inputs. It runs again when the
+// backward pass needs what it would have saved. So it saves memory and costs one more forward pass.
 //
 //   x = tonnage::checkpoint([block](torch::Tensor x) { return block->forward(x); }, x);
 //
-//   x = tonnage::checkpoint_sequential(model, /*segments=*/4, x);      // of a
-//   torch::nn::Sequential
+//   x = tonnage::checkpoint_sequential(sequential, /*segments=*/4, x);
 //
 // The gradients are the same bits as without: the graph is the one that the first run built; only
 // what it had saved is computed again, with the random state (CPU, and the CUDA devices of the

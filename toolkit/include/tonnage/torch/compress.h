@@ -1,16 +1,16 @@
-// Saved tensors in fewer bits: what the forward pass saves is kept as bfloat16 or as int8 with one
-// scale per block, and made whole again in the backward pass. The gradients are those of slightly
-// wrong activations.
+// Saved tensors in fewer bits: what the forward pass saves is kept as bfloat16, or as int8 with one
+// scale per block. The backward pass converts it back. So gradients are computed from rounded
+// activations.
 //
 //   tonnage::SavedTensorHooksGuard guard(std::make_shared<tonnage::CompressHooks>(
 //       tonnage::CompressOptions{.format = tonnage::CompressedFormat::kInt8}));
 //   x = block->forward(x);
 //
-// For layers that tolerate it: activations of linear layers, convolutions and GELU usually do;
-// outputs that are saved for normalisation or softmax, and losses, are better left outside of the
-// guard. Parameters and their views, integers, and tensors below `floor_bytes` are kept as they
-// are. A tensor that is saved twice is compressed once. An activation that lives on for another
-// reason (it is also kept by code outside of the guard) is not freed by this.
+// Activations of linear layers, convolutions and GELU usually tolerate it. Leave normalisation,
+// softmax and losses outside of the guard: they save outputs that should not be rounded. Parameters
+// and their views, integers, and tensors below `floor_bytes` are kept as they are. A tensor that is
+// saved twice is compressed once. An activation that lives on for another reason (it is also kept
+// by code outside of the guard) is not freed by this.
 //
 // Bytes per element of a float32 tensor, of 4: bfloat16 2 (relative error up to 2^-8), int8 1 + 4 /
 // block_size, one float32 scale per block (error up to the block's largest magnitude / 254).

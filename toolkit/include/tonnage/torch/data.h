@@ -1,13 +1,12 @@
 // Data that does not fit into memory, made ready on the way to the device.
 //
-//   auto images = tonnage::map_npy("train_images.npy");               // (n, 3, 256, 256) uint8;
-//   nothing is read yet auto labels = tonnage::map_npy("train_labels.npy"); tonnage::MappedDataset
-//   data(images, labels); tonnage::PrefetchLoader loader(tonnage::batches(data, {.batch_size = 256,
-//   .shuffle = true, .seed = epoch}),
-//                                  {.device = torch::kCUDA, .workers = 2});
+//   auto images = tonnage::map_npy("train_images.npy");  // (n, 3, 256, 256) uint8, not read yet
+//   auto labels = tonnage::map_npy("train_labels.npy");
+//   tonnage::MappedDataset data(images, labels);
+//   auto order = tonnage::batches(data, {.batch_size = 256, .shuffle = true, .seed = epoch});
+//   tonnage::PrefetchLoader loader(order, {.device = torch::kCUDA, .workers = 2});
 //   while (auto batch = loader.next()) {
-//     auto x = augment((*batch)[0]);                                   // on the device, bytes
-//     become floats there
+//     auto x = augment((*batch)[0]);                     // on the device: bytes become floats
 //     ...
 //
 // Memory on the device: (depth + 1) batches, which are reused for all batches of that size. On the

@@ -1,5 +1,5 @@
-// Is everything where it should be? A tensor left on the wrong device costs a copy per step, or an
-// exception from deep inside a kernel.
+// Checks that tensors are on the right device. A tensor on the wrong one costs a copy in each step,
+// or throws from deep inside an operator.
 //
 //   tonnage::assert_on_device(*model, torch::kCUDA);          // parameters, buffers and gradients
 //   tonnage::assert_on_device(optimizer, torch::kCUDA);       // parameters and states

@@ -3,7 +3,7 @@
 //   torch::Tensor teacher_logits;
 //   { torch::NoGradGuard no_grad; teacher_logits = teacher->forward(x); }
 //   auto loss = tonnage::distillation_loss(student->forward(x), teacher_logits, labels,
-//   {.temperature = 4, .alpha = 0.7});
+//                                          {.temperature = 4, .alpha = 0.7});
 //
 // loss = alpha * T^2 * KL(softmax(teacher / T) || softmax(student / T)) + (1 - alpha) *
 // cross_entropy(student, labels), averaged over the rows (with `ignore_index`: over the rows that

@@ -3,8 +3,8 @@
 //
 //   tonnage::GraphRecorder recorder;
 //   auto loss = criterion(model->forward(x), y);
-//   std::ofstream("graph.dot") << recorder.dot({loss}, model.get());     // dot -Tsvg graph.dot >
-//   graph.svg
+//   std::ofstream("graph.dot") << recorder.dot({loss}, model.get());
+//   // then: dot -Tsvg graph.dot > graph.svg
 //
 // Between its construction and stop() the recorder notes what this thread's operators save. A
 // node's bytes are those of the storages that it saved, each counted once; one that several nodes

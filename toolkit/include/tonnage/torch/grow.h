@@ -3,21 +3,21 @@
 // GrowingStack: blocks of equal input and output shape that do not exist until they are grown; each
 // then fades in.
 //
-//   tonnage::GrowingStack stack(12, [](int64_t i) { return torch::nn::AnyModule(Block(768)); },
-//   torch::kCUDA); stack->grow(4);                                   // 4 blocks exist
+//   tonnage::GrowingStack stack(
+//       12, [](int64_t i) { return torch::nn::AnyModule(Block(768)); }, torch::kCUDA);
+//   stack->grow(4);               // 4 blocks exist
 //   ... train ...
-//   auto added = stack->grow(4);                      // 4 more; their parameters, to add to the
-//   optimizer optimizer.add_param_group(torch::optim::OptimizerParamGroup(added));
-//   stack->set_fade(0.3);                             // the newest blocks count 30 %: x + 0.3 *
-//   (block(x) - x)
+//   auto added = stack->grow(4);  // 4 more; gives their parameters
+//   optimizer.add_param_group(torch::optim::OptimizerParamGroup(added));
+//   stack->set_fade(0.3);         // the newest blocks count 30 %: x + 0.3 * (block(x) - x)
 //
-// widen / deepen: Net2Net: a wider hidden layer, or a layer more, that computes what was computed
+// widen, deepen (Net2Net): a wider hidden layer, or one more layer, with the same results as
 // before.
 //
 // Resolution: GrowthSchedule says which size to train with at a step.
 //
-// Memory: what has not been grown takes none: parameters, gradients, state, activations. While a
-// fade is below 1, each fading block saves one more tensor of its output's size.
+// Memory: blocks that do not exist yet take none: no parameters, gradients, state, activations.
+// While a fade is below 1, each fading block saves one more tensor of its output's size.
 //
 // Threads: not while forward() runs. Owns: its blocks; widen and deepen give new layers and leave
 // the old ones as they are.

@@ -1,4 +1,4 @@
-// Small things that keep memory in order over a long run.
+// Housekeeping in a long run: cached blocks, cuFFT's plans, settings of the allocator.
 //
 //   tonnage::EmptyCacheSchedule schedule({.unused_fraction = 0.3});
 //   for (...) { train_step(); schedule.step(); tonnage::mark_step(); }      // mark_step: recorder.h

@@ -1,10 +1,9 @@
 // LoRA: layers whose trained weight is frozen, with a small trainable product of two matrices added
 // to it.
 //
-//   tonnage::LoraLinear layer(linear, tonnage::LoraOptions(8).alpha(16));     // takes the trained
-//   layer's weight over, without a copy y = layer(x); // x W^T + b + (alpha / rank) * dropout(x)
-//   A^T B^T layer->merge();                                                           // for
-//   inference: W += (alpha / rank) * B A
+//   tonnage::LoraLinear layer(linear, tonnage::LoraOptions(8).alpha(16));  // shares the weight
+//   y = layer(x);        // x W^T + b + (alpha / rank) * dropout(x) A^T B^T
+//   layer->merge();      // for inference: W += (alpha / rank) * B A
 //
 // Memory, in elements, of a Linear of (out, in) with rank r: gradient and optimizer state exist for
 // r * (in + out) instead of out * in. B starts at zero, so the layer starts with exactly the

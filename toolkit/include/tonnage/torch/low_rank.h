@@ -1,8 +1,8 @@
 // Trained Linear and Conv2d layers as products of smaller ones.
 //
-//   torch::nn::Sequential small = tonnage::low_rank_linear(linear, 64);       // (out, in) -> in ->
-//   64 -> out torch::nn::Sequential conv = tonnage::tucker_conv2d(conv, 32, 48);        // 1x1 to
-//   32, kxk to 48, 1x1
+//   auto small = tonnage::low_rank_linear(linear, 64);       // in -> 64 -> out
+//   auto smaller = tonnage::tucker_conv2d(conv, 32, 48);     // 1x1 to 32, kxk to 48, 1x1 to out
+//   // both are a torch::nn::Sequential
 //
 // Memory, in elements: rank * (in + out) instead of in * out; for a convolution C*ri + ri*ro*k*k +
 // ro*out instead of C*out*k*k, and the same for gradients and optimizer state. Two more activations

@@ -2,7 +2,7 @@
 // the peak of a piece of code.
 //
 //   std::cout << tonnage::memory_summary();
-//   auto free = tonnage::free_memory();                   // of the card: others' share too
+//   auto free = tonnage::free_memory();     // of the card, and what other processes hold
 //   tonnage::PeakScope scope;  train_step();  scope.peak_allocated_bytes();
 //
 // All sizes are bytes, all counts are numbers. "Allocated": in tensors, rounded up to the

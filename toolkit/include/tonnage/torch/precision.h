@@ -6,10 +6,10 @@
 //     loss = criterion(model->forward(x), y);
 //   }
 //   scaler.scale(loss).backward();
-//   scaler.unscale_(optimizer);                                             // only if gradients
-//   are looked at or clipped torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
-//   scaler.step(optimizer);                                                 // skipped if a
-//   gradient is infinite or NaN scaler.update();
+//   scaler.unscale_(optimizer);   // only if gradients are read or clipped
+//   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+//   scaler.step(optimizer);       // does nothing if a gradient is infinite or NaN
+//   scaler.update();
 //
 // Same kernels and rules as torch.autocast and torch.amp.GradScaler in Python: the same scale after
 // every step. With the fused optimizers (optim.h) the division by the scale happens in their

@@ -1,12 +1,13 @@
 // Pruning: weights that are set to zero and stay there while the rest trains on.
 //
 //   tonnage::Pruner pruner;
-//   pruner.magnitude(*model, 0.8);        // 80 % of the chosen weights, the smallest of all layers
-//   together loss.backward(); optimizer.step(); pruner.apply();                       // after
-//   every step: momentum and weight decay must not bring them back
+//   pruner.magnitude(*model, 0.8);  // the smallest 80 % of the chosen weights of all layers
+//   loss.backward();
+//   optimizer.step();
+//   pruner.apply();                 // after every step: momentum and weight decay change zeros
 //
-//   pruner.two_of_four(*model);           // of every 4 along the input, the 2 largest stay: the
-//   pattern of NVIDIA's sparse tensor cores
+//   pruner.two_of_four(*model);     // of every 4 along the input the 2 largest stay: the pattern
+//                                   // of NVIDIA's sparse tensor cores
 //
 // Memory: a mask takes 1 byte per weight of the chosen parameters, on their device. Pruning by
 // itself does not shrink a dense weight: compact_bytes() says what a compressed 2:4 weight would

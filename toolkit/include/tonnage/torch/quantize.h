@@ -3,17 +3,15 @@
 // Dynamic quantization: trained Linear and LSTM layers with int8 weights; inputs are quantized as
 // they come.
 //
-//   tonnage::quantize_dynamic_(*net);                   // all Linear and LSTM layers of any model,
-//   in place tonnage::DynamicQuantizedLinear small(linear);      // one layer: a quarter of float's
-//   bytes
+//   tonnage::quantize_dynamic_(*net);               // all Linear and LSTM layers, in place
+//   tonnage::DynamicQuantizedLinear small(linear);  // one layer: a quarter of float's bytes
 //
-// Quantization-aware training (QAT): the layer computes with values rounded as int8 would round
-// them, and learns to live with it.
+// Quantization-aware training (QAT): the layer computes with values that are rounded as int8 would
+// round them, and training adapts the weights to that.
 //
-//   tonnage::prepare_qat_(*net);                        // Linear and Conv2d; they train net's own
-//   parameters
+//   tonnage::prepare_qat_(*net);                    // Linear and Conv2d train net's parameters
 //   ... train, on any device ...
-//   tonnage::convert_(*net);                            // for the CPU
+//   tonnage::convert_(*net);                        // for the CPU
 //
 // In place means: layers that are tonnage::Linear, tonnage::Conv2d or tonnage::LSTM (replaceable.h)
 // where torch::nn's would stand, and entries of a torch::nn::Sequential. A typed member of

@@ -9,9 +9,8 @@
 //   tonnage::label_module(*model);                 // once, after the model is on its device
 //   ...
 //   optimizer.step();
-//   tonnage::label_optimizer(optimizer, *model);   // after the first step: states exist from then
-//   on. Not needed for the toolkit's own
-//                                                  // optimizers, which label theirs
+//   tonnage::label_optimizer(optimizer, *model);   // after the first step, which makes the states;
+//                                                  // the toolkit's own optimizers do it themselves
 //   tonnage::mark_step();                          // after every step
 //
 // Only tensors with memory of their own on a CUDA device are labelled; others are passed over.

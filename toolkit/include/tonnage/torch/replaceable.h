@@ -12,8 +12,8 @@
 //
 //   net->fc->replace(tonnage::LoraLinear(net->fc, 8));  // one layer
 //   tonnage::quantize_dynamic_(*net);                   // all of them: quantize.h
-//   tonnage::replace_layers(*net, [](const std::string& name, const
-//   std::shared_ptr<torch::nn::Module>& layer) { ... });
+//   tonnage::replace_layers(
+//       *net, [](const std::string& name, const std::shared_ptr<torch::nn::Module>& layer) {...});
 //
 // Before it is replaced such a layer is torch::nn's (Linear with one kernel less where the input
 // has more than two dimensions): the same names in checkpoints, the same initialisation, clone(),

@@ -1,20 +1,20 @@
-// What autograd keeps for the backward pass, in your hands: hooks that are called with every tensor
-// that is saved, on the thread and for the time of a guard. checkpoint.h, offload.h and compress.h
-// are made of it.
+// Hooks on the tensors that autograd saves for the backward pass: they are called with every saved
+// tensor, on the guard's thread, while the guard lives. checkpoint.h, offload.h and compress.h use
+// them.
 //
 //   struct Halve : tonnage::SavedTensorHooks {            // keeps float activations as bfloat16
 //     std::unique_ptr<tonnage::PackedTensor> pack(const torch::Tensor& t) override {
-//       if (t.scalar_type() != torch::kFloat || tonnage::is_parameter_storage(t)) return nullptr;
-//       // kept as it is return tonnage::pack_with(t.to(torch::kBFloat16), [](const torch::Tensor&
-//       p) { return p.to(torch::kFloat); });
+//       if (t.scalar_type() != torch::kFloat || tonnage::is_parameter_storage(t))
+//         return nullptr;                               // kept as it is
+//       return tonnage::pack_with(t.to(torch::kBFloat16),
+//                                 [](const torch::Tensor& p) { return p.to(torch::kFloat); });
 //     }
 //   };
 //   {
 //     tonnage::SavedTensorHooksGuard guard(std::make_shared<Halve>());
 //     loss = model->forward(x);
 //   }
-//   loss.backward();   // unpack() is called here, on the thread that runs the backward pass of the
-//   tensor's device
+//   loss.backward();   // calls unpack(), on the thread of the tensor's device
 //
 // Rules. Guards nest; the innermost one is called. They belong to their thread: threads that the
 // guarded code starts have none. pack() and unpack() run without autograd recording. What unpack()

@@ -2,9 +2,9 @@
 //
 //   struct Gpt : torch::nn::Module {
 //     torch::nn::Embedding tokens = register_module("tokens", torch::nn::Embedding(50257, 768));
-//     torch::nn::Linear head = register_module("head",
-//     torch::nn::Linear(torch::nn::LinearOptions(768, 50257).bias(false))); Gpt() {
-//     tonnage::share_parameter(*tokens, "weight", *head, "weight", head->weight); }
+//     torch::nn::Linear head = register_module(
+//         "head", torch::nn::Linear(torch::nn::LinearOptions(768, 50257).bias(false)));
+//     Gpt() { tonnage::share_parameter(*tokens, "weight", *head, "weight", head->weight); }
 //   };
 //   tonnage::FusedAdamW optimizer(tonnage::unique_parameters(gpt), options);
 //
