@@ -1,7 +1,7 @@
 // Memory that processes of a session share (exported handles of cuMemCreate and of pools).
 //
 // A shareable handle is a file descriptor of a sealed memfd. Its content names the memory, and says
-// which processes hold it. So the card's ledger has the memory once, until the last process frees it.
+// which processes hold it. So the card's ledger has the memory once, until all have freed it.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The recorder's state for the whole process: its connection to the driver, its settings, its counts.
+// The recorder's state for the whole process: connection to the driver, settings, counts.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,6 @@
-// Activation checkpointing: a part of the forward pass keeps only its inputs. It runs again when the
-// backward pass needs what it would have saved. So it saves memory and costs one more forward pass.
+// Activation checkpointing: a part of the forward pass keeps only its inputs. It runs again when
+// the backward pass needs what it would have saved. So it saves memory and costs one more forward
+// pass.
 //
 //   x = tonnage::checkpoint([block](torch::Tensor x) { return block->forward(x); }, x);
 //
