@@ -98,8 +98,8 @@ void tell_of_step(const Fact& event) {
   if (event.kind != EventKind::kStep) return;
   if (auto at_step = g_at_step.load(std::memory_order_acquire)) at_step();
 }
-// PyTorch has taken more of the card: that is in the file at once, whatever ends the process next
-// (it is rare). The segment's first block belongs to it.
+// PyTorch has reserved more memory. This is written to the file at once, so that it is there
+// however the process ends (it happens rarely). The segment's first block belongs to it.
 void flush_growth(const Fact& event) {
   if (event.kind == EventKind::kSegmentAlloc || event.kind == EventKind::kSegmentMap) t_grew = true;
   if (event.kind != EventKind::kAlloc || !t_grew) return;

@@ -13,12 +13,12 @@
 
 namespace tonnage::driver {
 
-// `content` is the known content of device memory; null: nothing is known of it (a real card).
-// `at_step` is called at the end of each training step; may be null.
+// `content` is the shadow memory of the device; null: nothing is known (a real card). `at_step` is
+// called at the end of each training step; may be null.
 void start_bridge(abi::Session* session, gpu::ShadowMemory* content, void (*at_step)());
 const abi::Bridge* bridge();
 
-// The blocks of PyTorch's allocator, as far as the recorder tells of them.
+// The blocks of PyTorch's allocator that the recorder has reported.
 gpu::BlockTable& torch_blocks();
 // The count that the recorder posted for the next small unknown read on this thread; false: none.
 // Taking it clears it.

@@ -41,7 +41,7 @@ void start_sleeping_thread() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!started) return;
   pthread_detach(thread);
-  // What follows must find the arena there; a second is for a machine that is overloaded.
+  // The arena must exist before the next step. One second is enough even on an overloaded machine.
   for (int i = 0; i < 10000 && g_threads_ready.load() == ready; i++) usleep(100);
 }
 

@@ -8,8 +8,8 @@ namespace tonnage::driver {
 
 class HostRegions;
 
-// At cuInit: a thread, the range for unified addresses, and the driver's own tables. Nothing of it
-// costs memory.
+// At cuInit: a thread, the range for unified addresses, and the driver's own tables. It takes no
+// memory.
 void lay_out_host_at_init();
 // Before the regions of a device's first context: a thread, tables, and a region of the driver's
 // own, unless `regions` is null (the process has had another device's context before).

@@ -68,10 +68,10 @@ void HostRegions::set_host_memory(uint64_t address, uint64_t bytes, bool is_host
 uint64_t HostRegions::take(uint64_t bytes) {
   const uint64_t size = gpu::round_up(bytes, gpu::kRegion);
   if (size < bytes) return 0;
-  // As the real driver: a range longer by the alignment less a page, of which the highest aligned
-  // part is kept. So a gap is used only if it is longer than the region by that much; and the
-  // kernel, which aligns whole multiples of huge pages and then passes by gaps that just fit, takes
-  // the highest.
+  // As a real driver does: it asks for a range that is longer by the alignment less one page, and
+  // keeps the highest aligned part. So it uses a gap only if the gap is that much longer than the
+  // region. The kernel gives the highest such gap. (For multiples of huge pages the kernel would
+  // align the range itself, and skip gaps that just fit.)
   const uint64_t asked = size + gpu::kRegion - kPage;
   void* memory = mmap(reinterpret_cast<void*>(hint_), asked, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -125,7 +125,7 @@ bool map_pattern(uint64_t begin, uint64_t end, uint32_t pattern, unsigned width)
   if (pattern == 0)
     return mmap(reinterpret_cast<void*>(begin), end - begin, PROT_READ | PROT_WRITE,
                 kFlags | MAP_ANONYMOUS, -1, 0) != MAP_FAILED;
-  // As few mappings as that many pieces make: a process may have about 65,000.
+  // Makes few mappings: a process may have about 65,000.
   uint64_t piece = 2ull << 20;
   while (piece < (end - begin) / 2048) piece *= 2;
   const int fd = make_pattern_file(pattern, width, piece);
@@ -189,7 +189,7 @@ bool RegionPages::commit(uint64_t address, uint64_t bytes) {
   return true;
 }
 
-// Back to address space that faults; the region may go back to the host with it.
+// Makes the addresses inaccessible again. The whole region may go back to the host.
 void RegionPages::decommit(uint64_t address, uint64_t bytes) {
   mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

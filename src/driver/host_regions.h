@@ -12,7 +12,7 @@
 namespace tonnage::driver {
 
 // Address ranges of this process: mapped without access, so that a host access faults as on a real
-// machine, at no cost in memory. Like the real driver's they lie where the kernel finds the highest
+// machine, at no cost in memory. As with a real driver, the kernel places them into the highest
 // gap.
 class HostRegions : public gpu::RegionSource {
  public:
@@ -35,7 +35,7 @@ class HostRegions : public gpu::RegionSource {
 
 // Fills memory that the driver mapped itself with a repeated pattern of `width` bytes (1, 2 or 4):
 // whole pages are mapped to one small piece that has it, so that any size costs the host a few
-// megabytes. False: the system refused, nothing changed that a plain fill would not set again.
+// megabytes. False: the system refused. Then a plain fill has to set all of it.
 bool fill_host_pages(uint64_t address, uint32_t pattern, unsigned width, size_t n);
 
 // Pinned memory among the device addresses of this process. Refused where it is more than the host

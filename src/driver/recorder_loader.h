@@ -6,7 +6,7 @@
 namespace tonnage::driver {
 
 // Called at cuInit, and again where contexts and allocations are made: CUDA may have been started
-// before PyTorch was loaded. Cheap where there is nothing new to see. No lock is held.
+// before PyTorch was loaded. Cheap if nothing has changed. The caller holds no lock.
 void load_recorder();
 
 }  // namespace tonnage::driver

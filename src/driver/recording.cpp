@@ -32,8 +32,8 @@ Fact make_event(EventKind kind, int device) {
   return event;
 }
 
-// The peak is in the file whatever ends the process: written whenever the process holds a good deal
-// more of a card than ever before.
+// The peak must be in the file however the process ends. So it is written whenever the process
+// holds much more of a card than ever before.
 std::atomic<uint64_t> g_held[abi::kMaxDevices], g_most_written[abi::kMaxDevices];
 
 void flush_when_grown(int device, uint64_t bytes) {

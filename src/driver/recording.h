@@ -32,7 +32,7 @@ void record_message(std::string_view text, bool warning);
 void record_kernel_count(int device, uint64_t launches);  // so far, of this process
 void stop_recording_in_child();  // after fork: the child has its own stream of chunks
 
-// Adds what the recorder knows of the moment (operator, line) to the events above; null: nothing.
+// Sets the function that adds the recorder's context (operator, line) to these events; null: none.
 void set_context_provider(void (*fill)(abi::MemoryEvent*));
 
 }  // namespace tonnage::driver

@@ -101,8 +101,8 @@ CUresult initialise() {
   std::lock_guard lock(g_initialise_mutex);
   Driver* existing = g_driver.load(std::memory_order_acquire);
   if (existing) return existing->forked.load() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
-  // Behind the pass-through driver this one plays the real one, in tests: it has the card of
-  // another session, and the other driver records.
+  // For tests of the pass-through driver: this driver then plays the real one. It has the card of
+  // another session, and the pass-through driver records.
   const char* stand_in = getenv("TONNAGE_STAND_IN_SESSION");
   const char* session_path = stand_in ? stand_in : getenv("TONNAGE_SESSION");
   abi::Session* session = map_session(session_path);

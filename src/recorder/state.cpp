@@ -10,7 +10,7 @@ namespace {
 thread_local ThreadState* current_state = nullptr;
 thread_local bool thread_ended = false;
 
-// Tensors that are freed even later find no state and are recorded without context.
+// Tensors that are freed later have no state, and are recorded without context.
 void free_state(void* state) {
   thread_ended = true;
   current_state = nullptr;

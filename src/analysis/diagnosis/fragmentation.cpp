@@ -160,8 +160,8 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
   };
   const bool small = is_small_request(request);
 
-  // One hole: the cheapest run of neighbouring blocks that is long enough. Two ends that only move
-  // forward.
+  // One free piece: the cheapest run of neighbouring blocks that is long enough. Both ends of the
+  // window only move forward.
   for (const MapSegment& segment : map.segments) {
     if (!serves(segment, small, stream) || segment.size_bytes < request) continue;
     size_t first = 0, best_first = 0, best_end = 0;
@@ -191,7 +191,7 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
     offer(std::move(plan));
   }
 
-  // Whole segments emptied and given back, those with the least in them first.
+  // Empties whole segments, beginning with the segments that hold least.
   const uint64_t wanted = segment_request(request);
   std::vector<const MapSegment*> order;
   for (const MapSegment& segment : map.segments) {
@@ -212,8 +212,8 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
     gained += segment->size_bytes;
   }
   if (gained >= wanted && !chosen.empty()) {
-    // What the last ones brought may make earlier ones needless: drop the costliest that can be
-    // spared.
+    // After the last segments, some earlier ones may not be needed any more: leaves out the most
+    // expensive of these.
     std::vector<const MapSegment*> by_cost = chosen;
     std::stable_sort(by_cost.begin(), by_cost.end(), [](const MapSegment* a, const MapSegment* b) {
       return a->size_bytes - a->free_bytes > b->size_bytes - b->free_bytes;
@@ -236,8 +236,7 @@ std::optional<MovePlan> smallest_move(const SegmentMap& map, uint64_t request, u
     }
     offer(std::move(plan));
   }
-  // What has to move must find room elsewhere: without enough free memory besides, moving does not
-  // help.
+  // Moved blocks need room elsewhere. Without enough other free memory, moving does not help.
   if (best) {
     uint64_t free_elsewhere = headroom;
     for (const MapSegment& segment : map.segments) free_elsewhere += segment.free_bytes;

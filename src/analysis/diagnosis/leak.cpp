@@ -42,9 +42,10 @@ bool has_phase(const Timeline& timeline, uint32_t process, const std::vector<Ite
   return false;
 }
 
-// A leak leaves something behind all along: in nearly each iteration, or at an even distance (each
-// epoch, each validation). A cache fills early, a queue of fixed length and a cycle that waits for
-// the garbage collector hold recent ones only: neither is even.
+// A leak leaves something behind during the whole run: in nearly each iteration, or at equal
+// distances (each epoch, each validation). A cache fills early. A queue of fixed length, and a
+// reference cycle that waits for the garbage collector, hold only recent tensors. So these are not
+// evenly spread.
 Pattern pattern_of(const std::vector<uint64_t>& bytes, size_t first, size_t end) {
   Pattern pattern;
   for (size_t k = first; k < end; ++k) {
@@ -74,8 +75,8 @@ bool rises_between(const std::vector<uint64_t>& allocated, const std::vector<siz
   return at.size() >= 2 && rises * 10 >= (at.size() - 1) * 7;
 }
 
-// Made by these lines before the range, kept for a while, and given back: then it is given back
-// again (the results of a validation).
+// These lines made tensors before the range, which were kept for a while and then freed. So they
+// will be freed again (the results of a validation).
 std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device, uint32_t process,
                                             uint32_t first_event, uint32_t last_event,
                                             const std::map<LineKey, uint64_t>& lines) {
@@ -97,8 +98,8 @@ std::map<LineKey, uint64_t> released_before(const Timeline& timeline, int device
   return released;
 }
 
-// A history whose beginning was overwritten shows the last iterations only. What is older, and of
-// the sizes that a line still leaves behind, is most likely the same.
+// If the beginning of the history was overwritten, it has only the last iterations. Older blocks
+// with the sizes that a line still leaves behind most likely come from this line, too.
 void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t end_event,
                 GrowthReport& report) {
   std::map<uint64_t, size_t> lines;  // size -> index of the growth, largest first
@@ -118,7 +119,7 @@ void find_older(const Timeline& timeline, int device, uint32_t process, uint64_t
     report.growth[found->second].older_bytes += a.block_bytes;
     ++report.growth[found->second].older_count;
   }
-  // A few are anything: parameters of that size, say, where recording only began late.
+  // A few such blocks prove nothing: they may be parameters of that size, if recording began late.
   for (Growth& growth : report.growth) {
     if (growth.older_bytes < growth.kept_bytes) growth.older_bytes = growth.older_count = 0;
   }
@@ -131,7 +132,8 @@ struct Survivors {
   uint64_t forward_bytes = 0;  // made inside modules, in the iterations that count
 };
 
-// Operators that make a tensor of nothing: no graph saves what they make unless it is given to one.
+// Operators that create a tensor without inputs: autograd saves it only if it is the input of
+// another operator.
 bool is_factory(const std::string& op) {
   for (const char* name :
        {"zeros", "ones", "full", "empty", "empty_strided", "rand", "randn", "randint", "arange",
@@ -215,8 +217,8 @@ Survivors survivors_of(const Timeline& timeline, int device, uint32_t process,
   return out;
 }
 
-// What is made anew, and larger, each time beside single tensors that stay is made of them: the
-// queue that is joined, the scores against all that a memory bank holds.
+// A tensor that is replaced by a larger one each time, while single tensors stay, is made from
+// these: a queue that is joined, or scores against everything that a memory bank holds.
 void add_replaced(Growth replaced, GrowthReport& report) {
   Growth* of = nullptr;
   for (Growth& growth : report.growth) {
@@ -238,7 +240,7 @@ void add_replaced(Growth replaced, GrowthReport& report) {
   of->bytes_per_iteration += replaced.bytes_per_iteration;
 }
 
-// A snapshot is taken while the program runs: what was let go before that was no leak.
+// A snapshot is taken while the program runs: what was freed before it was no leak.
 bool gone_at_the_end(const Timeline& timeline, const Growth& growth) {
   // What takes the place of the last one lets the earlier ones go.
   if (growth.events.empty() || growth.replaced) return false;
@@ -291,7 +293,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
   // still be in use.
   const size_t first_old = 1, end_old = iterations.size() - 1;
   const size_t old = end_old - first_old;
-  // At a failure the last one's part counts among what is kept, but proves nothing.
+  // At a failure, the last iteration counts as kept memory, but does not prove growth.
   const size_t end_kept = failed ? iterations.size() : end_old;
 
   GrowthRange counted{first_old, end_old, 0};
@@ -368,7 +370,7 @@ GrowthReport growth_over(const Timeline& timeline, int device, uint32_t process,
     report.kept_bytes += growth.kept_bytes;
     report.older_bytes += growth.older_bytes;
   }
-  // Survivors that something else made room for are an exchange, not growth.
+  // If other tensors were freed for the survivors, they replace those; this is not growth.
   if (net_growth * 2 < report.bytes_per_iteration * old) {
     report.growth.clear();
     report.bytes_per_iteration = report.kept_bytes = report.older_bytes = 0;
@@ -403,8 +405,8 @@ Site common_caller(const Timeline& timeline,
         next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most->second * 10 < all * 9) return site;
     const auto [file, line, function] = most->first;
-    // Inside a module's call it is the model's own code; the line that calls it is the one to look
-    // at.
+    // Inside a module's call, the line belongs to the model; the line that calls the model is more
+    // useful.
     const std::string_view name = bare_name(record.string(function));
     if (site.line.known() && (name == "_call_impl" || name == "_wrapped_call_impl")) return site;
     if (owner_of(record.string(file)) == FileOwner::kUser) {
@@ -442,7 +444,7 @@ GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process,
     GrowthReport looped = growth_over(timeline, device, process, loop, end, failure.has_value());
     if (looped.kept_bytes > best.kept_bytes || steps.iterations.empty()) best = std::move(looped);
   };
-  // After the last step, or instead of steps: a loop. Steps that are only guessed may be none.
+  // A loop after the last step, or instead of steps. Guessed steps may be wrong.
   const bool guessed =
       std::any_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) {
         return step.process == process && step.source == StepSource::kPeriod;

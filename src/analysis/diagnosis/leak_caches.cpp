@@ -1,4 +1,5 @@
-// Caches that fill: they look like a leak until they are full. What shows them before that.
+// Caches that are filling look like a leak until they are full. This finds signs of a cache before
+// that.
 #include "analysis/diagnosis/leak_lines.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace {
 constexpr size_t kMinForTrend = 9;  // iterations: three of them for each third
 constexpr size_t kMinKinds = 6;     // tensors of as many sizes
 
-// Ever fewer tensors: more and more of what is asked for is there already. A leak keeps as many
+// Ever fewer tensors: more and more requests are answered from the cache. A leak keeps equally many
 // each time, whatever their sizes.
 bool slows_down(const GrowingLine& line, const GrowthRange& range) {
   const LineSum& sum = *line.sum;
@@ -24,24 +25,24 @@ bool slows_down(const GrowingLine& line, const GrowthRange& range) {
   return late * 2 <= early;
 }
 
-// Full since a moment ago: for each tensor that comes, one goes that is older than all that are
-// kept (but for what the first iteration made for good: a library's scratch memory has the line of
-// the first who needed it).
+// Full since recently: for each new tensor one is freed that is older than all kept ones. (Not
+// counted: what the first iteration made and keeps, for example a library's workspace, which has
+// the line that first needed it.)
 bool gives_back_the_oldest(const LineSum& sum, const GrowthRange& range) {
   const uint32_t oldest = *std::min_element(
       sum.first_event.begin() + static_cast<ptrdiff_t>(range.first_old), sum.first_event.end());
   return sum.born_late > 0 && sum.died_late >= sum.born_late && sum.youngest_died < oldest;
 }
 
-// One tensor of each size, and none at times: a cache by shape (masks, position encodings, plans),
-// whose sizes come to an end.
+// One tensor of each size, and sometimes none: a cache by shape (masks, position encodings, plans).
+// The number of shapes is limited.
 bool one_of_each_size(const LineSum& sum, const GrowthRange& range) {
   const bool once = std::all_of(sum.sizes.begin(), sum.sizes.end(),
                                 [](const auto& size) { return size.second == 1; });
   return once && sum.sizes.size() >= kMinKinds && idle_iterations(sum, range) > 0;
 }
 
-// Keys and values of one generation: what its passes keep is gone when it ends.
+// Keys and values of one generation: they are freed when the generation ends.
 bool of_one_generation(const Timeline& timeline, const LineSum& sum) {
   return !sum.stacks.empty() &&
          std::all_of(sum.stacks.begin(), sum.stacks.end(), [&](const auto& stack) {

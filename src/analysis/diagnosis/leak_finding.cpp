@@ -37,7 +37,7 @@ class GrowthFinding {
     rate_.every = growth.every;
     rate_.are_steps = report.are_steps;
     per_ = bytes(growth.bytes_per_iteration);
-    // Part of the graph that a backward pass made: it was asked to be gone through again.
+    // A part of the graph was made by a backward pass with create_graph=True.
     twice_ = growth.whole_graph && growth.backward_bytes * 20 >= growth.bytes_each;
   }
 
@@ -80,7 +80,7 @@ class GrowthFinding {
     f_.advice.push_back(advice(R::kDetachIfWanted));
   }
 
-  // Hooks on tensors that a checkpoint made again keep what was made again.
+  // Hooks on tensors that a checkpoint recomputed keep these tensors alive.
   void hooked() {
     f_.title = fact(S::kTitleHookedCheckpoint, {each_});
     f_.text = {
@@ -164,8 +164,8 @@ class GrowthFinding {
     }
   }
 
-  // Single tensors without a graph: a leak, or a cache whose bound was not reached. The file cannot
-  // tell; it can say what would.
+  // Single tensors without a graph: a leak, or a cache that is not full. The file does not show
+  // which. The finding says how to find out.
   void cache() {
     if (report_.failed) {
       f_.text.push_back(fact(S::kCacheBeyondCard));

@@ -19,8 +19,8 @@ using LineKey = std::tuple<std::string, uint32_t, std::string>;
 
 LineKey key_of(const Site& site);
 
-// What a line left behind. Where backward passes carry the line of the forward pass (Tonnage's
-// records), each pass has a sum of its own.
+// What a line left behind. In Tonnage's records, backward passes have the line of the forward pass.
+// So forward and backward passes have separate sums.
 struct LineSum {
   Site site;
   bool backward = false;                          // made by backward passes
@@ -49,21 +49,22 @@ struct GrowingLine {
   Growth growth;
 };
 
-// Iterations [first_old, end_old) count; what is made in a forward pass in them, to compare with.
+// Only iterations [first_old, end_old) count; and what a forward pass makes in them, for
+// comparison.
 struct GrowthRange {
   size_t first_old = 0, end_old = 0;
   uint64_t forward_bytes = 0;
 };
 
-// Lines that belong together become one: what autograd saves of a pass with what the pass was given
-// and what a backward pass kept of it; what backward passes made; what one function puts aside. No
-// line is in two of the answers.
+// Joins lines that belong together: tensors that autograd saves in a pass, the inputs of the pass,
+// and what a backward pass keeps of it; or tensors that backward passes made; or tensors that one
+// function keeps. Each line is in one answer at most.
 std::vector<Growth> join_lines(const Timeline& timeline, uint32_t process,
                                std::vector<GrowingLine> lines, const GrowthRange& range,
                                bool failed);
 
-// Whether a line that grows shows itself as a cache that fills: ever fewer tensors, the oldest
-// given back for each new one, or one for each size while it makes none at other times.
+// Whether a line that grows behaves like a cache that is filling: ever fewer tensors; the oldest
+// freed for each new one; or one tensor for each size, and sometimes none.
 bool fills_a_cache(const Timeline& timeline, const GrowingLine& line, const GrowthRange& range);
 // Iterations in which the line made nothing at all.
 uint32_t idle_iterations(const LineSum& sum, const GrowthRange& range);
@@ -76,8 +77,8 @@ bool generates(const record::Record& record, uint32_t stack);
 // The iteration that contains the event; SIZE_MAX if none does.
 size_t iteration_of(const std::vector<Iteration>& iterations, uint32_t event);
 
-// What stays by design: it is made once per parameter, layer or stream, even where that happens
-// late (layers that are unfrozen one by one get their optimizer state one by one).
+// What stays by design: made once for each parameter, layer or stream, even if late (layers that
+// are unfrozen one by one get their optimizer state one by one).
 bool stays_by_design(const Timeline& timeline, const Allocation& a);
 
 // Lines whose tensors are replaced by larger ones: joined to themselves each time, a cache that is

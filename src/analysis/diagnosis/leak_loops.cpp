@@ -44,7 +44,7 @@ IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
     if (!failed) range.iterations.push_back({step.number, step.first_event, step.end_event});
   }
   if (timeline.record().history_truncated) {
-    // Marks reach further back than the allocations: steps of which nothing is left tell nothing.
+    // Step marks reach further back than the allocations: steps without allocations are left out.
     const auto first = std::find_if(
         range.iterations.begin(), range.iterations.end(),
         [&](const Iteration& step) { return changes_between(step.first_event, step.end_event); });
@@ -55,8 +55,8 @@ IterationRange step_iterations(const Timeline& timeline, uint32_t process) {
 
 namespace {
 
-// Lines whose recurrence can mark an iteration: outside of every module's call, first the user's
-// own, then those of packages that run the loop for the user (a trainer).
+// Lines that can mark an iteration because they repeat: outside of every module's call, first the
+// user's own lines, then those of packages that run the loop for the user (a trainer).
 bool is_anchor(const StackFacts& stack, bool of_package) {
   if (!of_package)
     return stack.only_user && !stack.in_forward && !stack.in_backward && !stack.starts_backward;

@@ -44,7 +44,7 @@ bool trains_from(const Timeline& timeline, uint32_t process, const Place& line) 
   return false;
 }
 
-// Whether both leave something behind in the same iterations, one or two aside.
+// Whether both leave something behind in the same iterations, with one or two exceptions.
 bool same_rhythm(const Pattern& a, const Pattern& b) {
   if (a.every != b.every) return false;
   std::vector<size_t> both;
@@ -64,8 +64,7 @@ bool from_forward(const LineSum& sum) {
          (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes);
 }
 
-// The lines together, if they are what autograd saves of a pass, and not a few outputs that someone
-// keeps.
+// Joins the lines if they are what autograd saves in a pass, and not a few outputs that are kept.
 std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process,
                                const std::vector<const GrowingLine*>& lines,
                                const GrowthRange& range) {
@@ -117,7 +116,7 @@ std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process,
   return graph;
 }
 
-// Made before the graph in each iteration, and not more than it: what the pass was given.
+// Made before the graph in each iteration, and not larger than the graph: the inputs of the pass.
 bool comes_before(const GrowingLine& line, const std::vector<uint32_t>& graph_begins) {
   size_t before = 0;
   for (const size_t k : line.pattern.at) before += line.sum->last_event[k] < graph_begins[k];
@@ -185,8 +184,8 @@ std::optional<Growth> whole_graph(const Timeline& timeline, uint32_t process,
   return graph;
 }
 
-// What one function puts aside in the same iterations, what backward passes make in them, and a
-// tensor with its gradient.
+// Tensors that one function keeps in the same iterations, tensors that backward passes make in
+// them, and a tensor with its gradient.
 bool together(const GrowingLine& a, const GrowingLine& b) {
   if (!same_rhythm(a.pattern, b.pattern)) return false;
   if (a.sum->backward && b.sum->backward) return true;

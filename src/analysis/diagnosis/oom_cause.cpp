@@ -52,12 +52,12 @@ std::vector<Finding> OomDiagnosis::run() {
   if (findings_.empty() && f_.failure.limit_is_cap) cap();
   const bool cap_is_said = !findings_.empty() && findings_[0].cause == Cause::kMemoryFraction;
   if (findings_.empty() || cap_is_said) capacity();
-  // Holes that would hardly serve this one request are not the reason while the rest of the pass
-  // wants more.
+  // Free pieces that would only just serve this request are not the reason if the rest of the pass
+  // needs more.
   if (findings_.size() > 1 && findings_.front().cause == Cause::kFragmentation &&
       !fragmentation_decides())
     std::rotate(findings_.begin(), findings_.begin() + 1, findings_.begin() + 2);
-  // Copies and scratch are the main reason only where activations are not more.
+  // Copies and workspaces are the main reason only if they are larger than the activations.
   if (const Cause first = findings_.front().cause;
       first == Cause::kAutocastCopies || first == Cause::kWorkspaces) {
     const auto larger = std::find_if(findings_.begin(), findings_.end(), [&](const Finding& f) {
@@ -115,15 +115,15 @@ bool OomDiagnosis::fragmented() const {
           f_.pieces.total_bytes + headroom() >= f_.wanted_bytes);
 }
 
-// What PyTorch could still have got from the driver: with the segments that the pieces hold it
-// would have been enough.
+// What PyTorch could still have got from the driver. Together with the segments that hold the free
+// pieces, it would have been enough.
 uint64_t OomDiagnosis::headroom() const {
   const uint64_t reserved = f_.failure.reserved_bytes.value_or(0);
   return f_.limit_bytes > reserved && !f_.failure.limit_is_estimate ? f_.limit_bytes - reserved : 0;
 }
 
-// Whether closing the holes would do: they are a good part of all, or hold the request several
-// times, or the same step fitted before.
+// Whether joining the free pieces would be enough: they are a large part of all memory, or several
+// times the request, or the same step fitted before.
 bool OomDiagnosis::fragmentation_decides() const {
   const uint64_t unused = f_.fragmentation.pinned + f_.fragmentation.cached;
   if (share(f_.growth.kept_bytes + f_.growth.older_bytes, held_) >= kKeptShare) return false;
@@ -186,7 +186,7 @@ void OomDiagnosis::fragmentation() {
   finding.advice.push_back(advice(R::kMakeItFirst, {bytes(request_), at(f_.site)}, request_));
 }
 
-// The smallest set of blocks that stands in the way, and the lines that made them.
+// The smallest set of blocks that would have to move, and the lines that made them.
 void OomDiagnosis::name_moves(Finding& finding) const {
   const MovePlan& plan = *f_.move;
   Evidence move = evidence(

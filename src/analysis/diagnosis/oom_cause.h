@@ -7,7 +7,7 @@
 
 namespace tonnage::analysis {
 
-// Empty only if the record says nothing at all about what was allocated. The first one is primary.
+// Empty only if the record has nothing about allocated memory. The first one is primary.
 std::vector<Finding> diagnose(const OomFacts& facts, const Timeline& timeline);
 
 // What growth means and what to do about it; also used where nothing failed.

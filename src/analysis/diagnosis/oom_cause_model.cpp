@@ -1,4 +1,5 @@
-// Causes that lie in what the program made: the model's state, activations, logits, copies.
+// Causes in the program's own tensors: parameters, gradients and optimizer state; activations;
+// logits; copies.
 #include <algorithm>
 
 #include "analysis/diagnosis/oom_diagnosis.h"
@@ -85,7 +86,7 @@ void OomDiagnosis::optimizer_copies() {
 }
 
 void OomDiagnosis::model_state() {
-  // A second copy of the weights is one line's doing; it counts where it matters.
+  // A second copy of the weights comes from one line. It counts if it is large enough to matter.
   const uint64_t second = share(f_.weight_copies_bytes, held_) >= 0.1 ? f_.weight_copies_bytes : 0;
   uint64_t grown = 0;  // gradients that are collected are no state of the model
   for (const Growth& line : f_.growth.growth)
@@ -118,8 +119,8 @@ void OomDiagnosis::model_state() {
   gradient_advice(finding, gradients);
 }
 
-// Gradients of the step before, still there while the next forward pass runs: wanted only where
-// they accumulate.
+// Gradients of the last step that are alive during the next forward pass. They are intended only
+// with accumulation.
 void OomDiagnosis::gradient_advice(Finding& finding, uint64_t gradients) const {
   if (f_.phase != Phase::kForward || gradients <= held_ / 50) return;
   finding.advice.push_back(advice(R::kZeroGradToNone, {bytes(gradients)}, gradients));
@@ -214,12 +215,12 @@ void OomDiagnosis::activations() {
   gradient_advice(finding, f_.of(Category::kGradient));
 }
 
-// Who made a good part of it, if the frames tell, and what can be done about just that.
+// The mechanism that made a large part of it, if the frames show it, and its remedy.
 void OomDiagnosis::name_mechanisms(Finding& finding) const {
   for (const MechanismBytes& part : f_.mechanisms) {
     const bool formula = part.mechanism == Mechanism::kUnfusedActivation;
     if (share(part.bytes, held_) < kMechanismShare) break;
-    // A formula saves several tensors a call; one or two are what a fused function saves too.
+    // A formula saves several tensors in each call. A fused function saves one or two.
     if (formula && (f_.blocks == 0 || part.count < kFormulaTensors * f_.blocks)) continue;
     if (part.mechanism == Mechanism::kLanguageModelHead && finding.cause == Cause::kLogits)
       continue;

@@ -41,8 +41,8 @@ void read_weight_copies(const Timeline& timeline, const std::vector<const Alloca
     if (found == parameters.end()) continue;
     const Site site = timeline.stacks().site(timeline.record().events[a->alloc_event]);
     LineBytes& line = lines[{site.line.file, site.line.line, site.line.function}];
-    // Not more of one size from one line than there are parameters of it: those would be samples
-    // that happen to be as large.
+    // At most as many of one size from one line as there are parameters of that size. More would be
+    // samples of the same size.
     line.site = site;
     line.bytes += a->requested_bytes;
     ++line.count;
@@ -56,8 +56,9 @@ void read_weight_copies(const Timeline& timeline, const std::vector<const Alloca
   }
 }
 
-// Without the operators' names autocast's copies are known by their number and size: half of a
-// parameter's, as many as there are parameters of it, and nearly all that the pass has made so far.
+// Without the operators' names, autocast's copies are found by number and size: half of a
+// parameter's size, as many as there are parameters of that size, and nearly everything that the
+// pass has made so far.
 void read_copies_by_size(const Timeline& timeline, const std::vector<const Allocation*>& live,
                          OomFacts& facts) {
   std::map<uint64_t, uint64_t> halves;  // size -> how many parameters are twice as large
@@ -183,8 +184,7 @@ class LiveReader {
     });
   }
 
-  // Moving to the device is no copy in another type, and a conversion outside of a pass is the
-  // program's own.
+  // A move to the device is no conversion, and a conversion outside of a pass is the program's own.
   void read_cast(const Allocation& a, const MemoryEvent& event) {
     const StackFacts& stack = timeline_.stacks()[a.stack];
     const bool moved = stack.converts_module || a.category == Category::kParameter ||
@@ -209,7 +209,7 @@ class LiveReader {
     }
   }
 
-  // Repeated layers: the number of repetitions that carries the most bytes.
+  // Repeated layers: the number of repetitions that accounts for the most bytes.
   void find_layers() {
     struct Repeated {
       uint64_t bytes = 0;                  // of one repetition
@@ -223,8 +223,8 @@ class LiveReader {
     }
     uint64_t most = 0;
     for (const auto& [count, entry] : by_count) {
-      // Neighbouring counts are the same layers, some of them not finished; twice as many are two a
-      // layer.
+      // Counts that differ by one belong to the same layers, if some are not finished. Twice the
+      // count means two tensors for each layer.
       uint64_t block = 0;
       std::map<uint64_t, uint64_t> sizes;
       for (const auto& [other, other_entry] : by_count) {

@@ -35,13 +35,13 @@ bool stack_has_loss(const Record& record, uint32_t stack) {
 
 constexpr uint64_t kMinLogitsBytes = 16 << 20;
 
-// Of one size, or of another type. A loss that shifts its labels works on one position of the
-// sequence less.
+// Of the same size, or with another data type. A loss that shifts its labels works on a sequence
+// that is shorter by one.
 bool near(uint64_t a, uint64_t b) { return (a > b ? a - b : b - a) <= std::max(a, b) / 25; }
 bool alike(uint64_t a, uint64_t b) { return near(a, b) || near(a, b * 2) || near(a * 2, b); }
 
-// Stacks that made, in steps before, what the loss then worked on: a tensor or two a step, of the
-// loss's size.
+// Stacks that made the loss's inputs in earlier steps: one or two tensors of the loss's size in
+// each step.
 std::unordered_set<uint32_t> logits_stacks(const Timeline& timeline, const OomFacts& facts,
                                            std::unordered_map<uint32_t, bool>& loss_stacks) {
   const Record& record = timeline.record();
@@ -91,8 +91,8 @@ bool is_pass(const Allocation& a) {
          a.category == Category::kUnknown;
 }
 
-// Logits: what the loss makes is of the logits' size; everything live of that size (or half:
-// another type) belongs to them.
+// Logits: the loss makes tensors of the logits' size. All live tensors of that size belong to them
+// (or of half the size: another data type).
 bool read_known_logits(const Timeline& timeline, const std::vector<const Allocation*>& live,
                        OomFacts& facts) {
   const Record& record = timeline.record();
@@ -128,8 +128,8 @@ bool read_known_logits(const Timeline& timeline, const std::vector<const Allocat
   return false;
 }
 
-// No loss was reached, or none that has a name: the last tensors of the pass, few and far larger
-// than all before them.
+// No loss was reached, or none with a known name. Then the logits are the last tensors of the pass,
+// if they are few and far larger than all before them.
 void read_last_tensors(const Timeline& timeline, const std::vector<const Allocation*>& live,
                        OomFacts& facts) {
   const uint64_t request = facts.failure.request_bytes;

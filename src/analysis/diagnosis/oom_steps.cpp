@@ -1,4 +1,5 @@
-// The failing step beside those before it: the optimizer's first one, a larger sample.
+// Compares the failing step with earlier steps: is it the optimizer's first step, is its sample
+// larger?
 #include <algorithm>
 #include <map>
 
@@ -138,8 +139,8 @@ void compare_with_earlier_steps(const Timeline& timeline, OomFacts& facts) {
   for (const Iteration& step : steps.iterations) {
     if (step.end_event <= facts.event) before.push_back(step);
   }
-  // Of a ring that was overwritten only the last steps are there, but their number tells how many
-  // there were.
+  // If the ring buffer was overwritten, only the last steps are there. But their numbers say how
+  // many there were.
   facts.steps_before = static_cast<uint32_t>(before.size());
   if (timeline.record().history_truncated && !before.empty())
     facts.steps_before = std::max(facts.steps_before, before.back().number);

@@ -267,7 +267,8 @@ std::optional<BlockTracker::Block> BlockTracker::free_requested(uint64_t address
 
 std::optional<BlockTracker::Block> BlockTracker::free_completed(uint64_t address) {
   auto it = blocks_.find(address);
-  // A loose allocation is gone with its request; a live one here means that the request was not seen.
+  // A loose allocation ends with the request to free it. If one is alive here, that request was not
+  // seen.
   if (it == blocks_.end() || it->second.state == Block::State::kFree) return std::nullopt;
   const Block gone = it->second;
   requested_bytes_ -= gone.requested_bytes;

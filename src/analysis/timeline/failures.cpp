@@ -69,7 +69,7 @@ class Grouping {
            family_of(record_.string(event.op)) == OpFamily::kConvolution;
   }
 
-  // What comes next tells whether an error was raised: an exception leaves the call and the modules
+  // The next events show whether an error was raised: an exception leaves the call and the modules
   // around it.
   void allocated(const MemoryEvent& event, const Key& key) {
     const auto found = open_.find(key);

@@ -26,7 +26,7 @@ std::map<uint32_t, std::vector<uint32_t>> told_ends(const record::Record& record
   return ends;
 }
 
-// Which of several optimizers' steps end the iteration: the most frequent one's, and of equals
+// With several optimizers: the steps of the most frequent one end the iteration; among equals,
 // those that end last. Steps that follow each other without other work in between (two optimizers
 // for the parameters of one model) are one.
 struct OptimizerSteps {
@@ -43,8 +43,7 @@ struct OptimizerSteps {
   }
 };
 
-// The user's line from which an optimizer's step was called, as far as the allocator's events
-// inside it tell.
+// The user's line that called an optimizer's step, if allocator events inside the step show it.
 std::string caller_of(const Stacks& stacks, uint32_t stack) {
   const Place place = stacks.user_line(stack);
   return place.known() ? place.file + ":" + std::to_string(place.line) : "";
@@ -224,8 +223,9 @@ std::vector<uint32_t> periodic_ends(const record::Record& record, const Stacks& 
     most = std::max(most, number);
   }
   if (most < 3) return {};
-  // What recurs several times in a step (a loop over layers or time steps, two equal tensors of a
-  // line) counts a multiple: the step is the smallest count that many kinds have.
+  // Some requests repeat several times in a step (a loop over layers or time steps, two equal
+  // tensors of a line), so their count is a multiple. The number of steps is the smallest count
+  // that many requests have.
   uint32_t steps = 0, multiples = 0;
   for (const auto& [count, number] : kinds) {
     if (steps == 0 && number >= 3 && number * 4 >= most) steps = count;

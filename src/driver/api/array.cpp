@@ -1,7 +1,8 @@
-// Arrays and mipmapped arrays. Their elements lie row after row here (a real driver tiles them), so
-// that what is copied in can be copied out. What they take is a real driver's, found on an H200:
-// rows of whole 512 bytes, heights of whole tiles (8 rows, or more in powers of two up to 128), and
-// arrays below 2 MiB share blocks of that size with others of the same element size.
+// Arrays and mipmapped arrays. Here their elements are stored row after row (a real driver tiles
+// them), so that data that is copied in can be copied out. Their sizes are those of a real driver,
+// measured on an H200: rows of whole 512 bytes, heights of whole tiles (8 rows, or more in powers
+// of two up to 128), and arrays below 2 MiB share blocks of that size with others of the same
+// element size.
 #include <string.h>
 
 #include <algorithm>

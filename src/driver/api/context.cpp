@@ -13,8 +13,9 @@
 namespace tonnage::driver {
 namespace {
 
-// A thread's stack of contexts. Without a destructor: libraries still call in from their own exit
-// handlers, after the main thread's destructors have run. Deeper than this nobody nests.
+// A thread's stack of contexts. It has no destructor, because libraries still call the driver from
+// their exit handlers, after the main thread's destructors have run. No program nests deeper than
+// this.
 struct ContextStack {
   static constexpr int kDepth = 256;
   Context* entries[kDepth];
@@ -44,8 +45,8 @@ Context* make_context(Driver* state, Device* device, unsigned flags, bool primar
   return context;
 }
 
-// What the driver holds when a device's first context has been made: addresses of the host's and
-// the card's (their memory is part of CardDesc::context_bytes).
+// What the driver holds after a device's first context was made: addresses of the host and of the
+// card (their memory is part of CardDesc::context_bytes).
 void prepare_context_memory(Driver* state, Device* device) {
   static std::mutex& mutex = *new std::mutex;
   std::lock_guard lock(mutex);
@@ -56,8 +57,8 @@ void prepare_context_memory(Driver* state, Device* device) {
   device->footprint.prepare_context();
 }
 
-// A context takes card memory before anything is allocated. Fails as a real card that is nearly
-// full does.
+// A context takes memory of the card before anything is allocated. If the card is nearly full, it
+// fails as on a real card.
 bool charge_context(Driver* state, Context* context) {
   Device* device = context->device;
   const uint64_t bytes = device->card->context_bytes;
@@ -71,8 +72,8 @@ bool charge_context(Driver* state, Context* context) {
 }  // namespace
 
 // The primary context's object. Its handle is known before the context is made: the CUDA runtime
-// asks for it as it starts, and must not make a context by asking (the host's address space would
-// differ from a real machine's).
+// asks for it when it starts. This must not make a context, or the host's address space would
+// differ from that of a real machine.
 Context* primary_context_object(Driver* state, Device* device) {
   std::lock_guard lock(state->objects_mutex);
   if (!device->primary) {
@@ -89,8 +90,8 @@ void set_current(Context* context) {
   if (context) t_stack.push_back(context);
 }
 
-// Frees what belongs to a context: allocations, streams, events. Its object stays, marked dead,
-// since handles may linger.
+// Frees what belongs to a context: allocations, streams, events. Its object stays, marked as dead,
+// because the program may still have handles.
 void tear_down(Driver* state, Context* context) {
   std::vector<Allocation> left;
   {

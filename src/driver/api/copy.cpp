@@ -1,5 +1,5 @@
-// Copies and sets: host memory really moves; device memory has content only where it is known
-// (gpu/shadow_memory.h).
+// Copies and memsets. Host memory is really copied. Device memory has content only where it is
+// known (gpu/shadow_memory.h).
 #include <string.h>
 
 #include <vector>
@@ -20,7 +20,8 @@ int device_of(uint64_t address) {
   return find_allocation(address, &allocation) && allocation.device ? allocation.device->index : 0;
 }
 
-// Sets of managed memory of this size and more take no memory of the host, which may not have it.
+// Memsets of managed memory from this size on take no host memory, because the host may not have
+// enough.
 constexpr size_t kLargeFill = 64u << 20;
 
 void write_pattern(unsigned char* out, uint32_t pattern, unsigned width, size_t n) {

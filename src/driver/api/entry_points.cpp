@@ -53,7 +53,7 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, c
 }
 
 CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
-  // A runtime of before 12.0 that asks for cuGetProcAddress means this one, with four arguments.
+  // If a runtime older than 12.0 asks for cuGetProcAddress, it means this one, with four arguments.
   return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
 }
 

@@ -1,6 +1,6 @@
-// Memory and semaphores of other interfaces (Vulkan, Direct3D, NvSci). A virtual card has no other
-// interface, so no handle that could be imported exists: what is well-formed is answered as a real
-// driver answers a handle that it does not know.
+// Memory and semaphores of other interfaces (Vulkan, Direct3D, NvSci). A virtual card has no such
+// interface, so no handle can be imported. A well-formed request gets the answer that a real driver
+// gives for an unknown handle.
 #include "driver/entry_points.h"
 #include "driver/state.h"
 

@@ -51,8 +51,8 @@ Table& table() {
 
 bool process_lives(int32_t pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
 
-// Consumer cards do not reach each other's memory; those that do are the ones that also let network
-// cards in (GPUDirect).
+// Consumer cards cannot access each other's memory. The cards that can are those that also support
+// GPUDirect RDMA.
 bool reaches_peers(const Device* device) {
   return !device->card->is_mig &&
          device->card->attributes[CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED] != 0;
@@ -169,7 +169,7 @@ CUresult cuIpcGetEventHandle(Driver* state, CUipcEventHandle* out, CUevent handl
   return CUDA_SUCCESS;
 }
 
-// The opened event is complete: work is done when it is asked for, in every process.
+// The opened event is complete: in every process, work is done at once.
 CUresult cuIpcOpenEventHandle(Context* context, CUevent* out, CUipcEventHandle handle) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   EventTicket ticket;

@@ -1,5 +1,5 @@
-// Launches, kernel attributes and occupancy. A kernel does nothing; what matters is what the host
-// may learn of it.
+// Launches, kernel attributes and occupancy. A kernel does nothing; only the answers to the host
+// matter.
 #include <string.h>
 
 #include <utility>
@@ -45,14 +45,15 @@ void each_argument_word(const Function& function, void** params, void** extra, U
   }
 }
 
-// What a kernel that nobody accounts for may have written: everything behind its pointer arguments
-// becomes unknown.
+// A kernel that the recorder does not know: everything behind its pointer arguments becomes
+// unknown, because it may have been written.
 void forget_behind_arguments(const Function& function, void** params, void** extra, bool in_graph) {
   Driver* state = driver();
   each_argument_word(function, params, extra, [&](uint64_t word) {
     if (!state->is_device_address(word)) return;
-    // PyTorch's blocks share big allocations. What begins at a live block writes that block alone;
-    // of a graph's kernels the blocks may be gone, and others in their place.
+    // PyTorch's blocks share large allocations. A pointer to the start of a live block writes only
+    // that block. When a graph runs, its kernels' blocks may have been freed, and others may be in
+    // their place.
     if (const uint64_t bytes = in_graph ? 0 : torch_blocks().bytes_at(word))
       return state->content.forget(word, bytes);
     Allocation allocation;
@@ -60,7 +61,7 @@ void forget_behind_arguments(const Function& function, void** params, void** ext
     const uint64_t end =
         allocation.address + std::max(allocation.requested_bytes, allocation.accounted_bytes);
     if (!state->content.any(word, end - word)) return;
-    // A place inside a block, as the end of a range is: no further than the block.
+    // A pointer into a block (the end of a range, for example) writes no further than the block.
     const auto [begin, bytes] =
         in_graph ? std::pair<uint64_t, uint64_t>() : torch_blocks().containing(word);
     state->content.forget(word, (bytes ? begin + bytes : end) - word);

@@ -1,4 +1,5 @@
-// Memory: cuMemAlloc and its kin, host memory, managed memory, and what pointers are.
+// Memory: cuMemAlloc and similar functions, host memory, managed memory, and attributes of
+// pointers.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ CUresult free_small(const Allocation& allocation) {
                                                                       : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Host memory that the device can reach; really there, since the host uses it.
+// Host memory that the device can access. It is real memory, because the host uses it.
 CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMemoryKind kind,
                        void** out) {
   const size_t size = gpu::round_up(bytes, 4096);
@@ -253,7 +254,7 @@ CUresult cuMemAllocManaged(Context* context, CUdeviceptr* out, size_t bytes, uns
 
 namespace {
 
-// Where the API says that managed memory shall be; null card: on the host.
+// Where the program wants managed memory to be; null card: on the host.
 CUresult find_place(Driver* state, CUdevice device, Device** card) {
   *card = nullptr;
   if (device == CU_DEVICE_CPU) return CUDA_SUCCESS;

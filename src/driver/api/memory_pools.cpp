@@ -188,7 +188,7 @@ CUresult release_block(CUdeviceptr address, bool wait) {
 
 }  // namespace
 
-// cuMemFree waits for the device, which is when pools give back what they hold beyond their
+// cuMemFree waits for the device. At that moment pools give back what they hold above their
 // threshold.
 CUresult free_pool_memory(CUdeviceptr address) { return release_block(address, true); }
 

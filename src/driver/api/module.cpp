@@ -65,9 +65,9 @@ void set_on(std::atomic<uint32_t>* devices, const Device* device) {
   devices->fetch_or(1u << device->index, std::memory_order_release);
 }
 
-// A module's variables and constants come to the card with its first kernel: seen on an H200, where
-// the first such module takes 2 MiB, and those after it share it. To be called without the lock of
-// the footprint, which this takes.
+// A module's variables and constants are loaded to the card with its first kernel. Measured on an
+// H200: the first such module takes 2 MiB, and later ones share it. To be called without the lock
+// of the footprint, which this takes.
 CUresult place_variables(Module* module, Device* device) {
   for (const image::GlobalInfo& global : module->image->globals()) {
     CUdeviceptr address = 0;
@@ -247,8 +247,8 @@ static CUresult handle_of_kernel(const void* handle, const char* name, Handle* o
   *out = reinterpret_cast<Handle>(function);
   return result;
 }
-// Lazy loading ends where a function's handle is asked for, whether it is ever launched or not
-// (seen on an H200); that of a library's kernel does not count.
+// Lazy loading loads a function when its handle is asked for, whether it is launched or not
+// (measured on an H200). The handle of a library's kernel does not count.
 CUresult cuModuleGetFunction(Driver*, CUfunction* out, CUmodule handle, const char* name) {
   const CUresult result = handle_of_kernel(handle, name, out);
   return result == CUDA_SUCCESS ? make_resident(to_function(*out), device_for(to_module(handle)))
@@ -298,8 +298,8 @@ CUresult cuLibraryLoadData(Driver* state, CUlibrary* out, const void* code, CUji
   Device* device = context ? context->device : state->devices[0].get();
   Module* module = make_module(code, nullptr, device, keep);
   module->is_library = true;
-  // A library whose code does not fit the device loads all the same; what is asked of it then
-  // fails. Garbage fails at once.
+  // A library without code for the device loads nevertheless; later calls that need its code fail.
+  // Invalid data fails at once.
   if (!module->image && module->open_status != CUDA_ERROR_NO_BINARY_FOR_GPU) {
     const int status = module->open_status;
     delete module;

@@ -83,9 +83,9 @@ CUresult find_variable(Module* module, Device* device, const char* name, CUdevic
                        size_t* bytes);
 
 // The kernel's code comes to its card (lazy loading), which is charged as modelled memory: when a
-// handle for launches, its occupancy or its first launch is asked for. Seen on an H200: a kernel's
-// name in a library does not bring it. A library's kernels come to every device that uses them.
-// OUT_OF_MEMORY: the card is full; it is tried again the next time.
+// handle for launches, its occupancy or its first launch is asked for. Measured on an H200: to look
+// up a kernel's name in a library does not load it. A library's kernels are loaded to every device
+// that uses them. OUT_OF_MEMORY: the card is full; the next call tries again.
 CUresult make_resident(Function* function, Device* device);
 // Before a launch; the first one also brings what kernels need to run: local memory, room for
 // printf and malloc.

@@ -130,9 +130,9 @@ CUresult cuLaunchHostFunc(Stream* stream, CUhostFn function, void* data) {
   return CUDA_SUCCESS;
 }
 
-// Memory operations on streams: writes take effect (they are small and exact), waits are already
-// met since work is done at once; a wait on something that nobody will write cannot be told apart
-// from one that somebody will.
+// Memory operations on streams: writes take effect (they are small and exact), waits succeed at
+// once, because work is done at once. A wait for a value that is never written cannot be
+// recognised.
 namespace {
 CUresult write_value(Stream* stream, CUdeviceptr address, const void* value, size_t n) {
   advance(stream);

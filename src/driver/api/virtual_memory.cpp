@@ -81,8 +81,8 @@ CUresult check_prop(const CUmemAllocationProp* prop, Device** device) {
   if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   switch (prop->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE: break;
-    // Host memory behind device addresses would have to be readable by the host there. Libraries
-    // fall back to shared memory.
+    // Not supported: the host would have to read such memory at the device address. Libraries use
+    // shared memory instead.
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CUDA_ERROR_NOT_SUPPORTED;
@@ -190,7 +190,7 @@ CUresult cuMemCreate(Driver* state, CUmemGenericAllocationHandle* out, size_t si
   std::lock_guard lock(virtual_mutex());
   const Physical* added = add_physical(std::move(physical));
   *out = added->handle;
-  // Such memory has no address of its own: the record knows it by its handle.
+  // Such memory has no address of its own: the record identifies it by its handle.
   record_device_alloc(added->device->index, added->handle, size,
                       tonnage::abi::DeviceMemoryKind::kVirtual);
   return CUDA_SUCCESS;

@@ -41,8 +41,9 @@ Slot typed_slot() {
 
 CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
-// A slot whose meaning is not known: it does nothing and succeeds, because programs go on well with
-// that. The report names table and slot, so that a program that needs more can be looked into.
+// A slot whose meaning is not known: it does nothing and succeeds, because programs continue
+// normally then. The report names table and slot, so that a program that needs more can be looked
+// into.
 template <int Table, int Index>
 CUresult unknown_slot() {
   char name[64];

@@ -59,7 +59,7 @@ void capture_stream_destroyed(Stream* stream);
 // without a free node).
 bool free_graph_memory(CUdeviceptr address);
 
-// A copy or memset on the known content, here and now; device and host memory and arrays
+// Does a copy or memset in shadow memory now: device memory, host memory and arrays
 // (graph_copy.cpp). Host memory that is read into gets the known bytes and zeros for the rest. No
 // virtual time, no checks of the ranges.
 void run_memcpy(const CUDA_MEMCPY3D& copy);

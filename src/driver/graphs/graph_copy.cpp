@@ -1,4 +1,4 @@
-// Copies and sets in their general, three-dimensional form, on what is known of the memory.
+// Copies and memsets in their general, three-dimensional form, in shadow memory.
 #include "driver/api/array.h"
 #include "driver/api/copy.h"
 #include "driver/graphs/graph.h"

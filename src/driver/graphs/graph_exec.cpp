@@ -255,8 +255,8 @@ CUresult run(GraphExec* exec, const Graph& graph, Stream* stream) {
   return run(exec, graph, order, stream);
 }
 
-// What kernels would set is unknown, so a condition has its default: the body of a loop runs once
-// at most.
+// The values that kernels would set are unknown. So a condition has its default value, and the body
+// of a loop runs at most once.
 CUresult run_conditional(GraphExec* exec, const Graph& graph, const ConditionalParams& params,
                          Stream* stream) {
   const auto found = graph.conditional_defaults.find(params.handle);

@@ -157,7 +157,7 @@ void forget_graph_allocations(const Graph& graph) {
   }
 }
 
-// A launch needs memory for all its allocations, but those that are over before others begin.
+// A launch needs memory for all its allocations, except where one is freed before another begins.
 void measure_graph_memory(GraphExec* exec) {
   std::unordered_map<const Graph*, uint64_t> extents;
   each_memory_node(*exec->graph, [&](const GraphNode& node) {
@@ -245,9 +245,9 @@ bool is_memory_node(const GraphNode& node) {
          std::holds_alternative<FreeParams>(node.params);
 }
 
-// Chains that cover the nodes that do work (an empty graph, as torch.compile's graph trees make
-// one, has none and takes nothing; nor does one of memory nodes alone): each node goes on where one
-// of those before it ended, if no other has gone on there.
+// The number of chains that cover all nodes that do work. A node continues the chain of one of its
+// predecessors, if no other node continues it. A graph without such nodes has no chain and takes
+// nothing (memory nodes only, or empty, as torch.compile's graph trees make one).
 uint64_t count_branches(const std::vector<GraphNode*>& order) {
   using Nodes = std::vector<const GraphNode*>;
   std::unordered_map<const GraphNode*, Nodes> behind;  // memory nodes: the work that comes before

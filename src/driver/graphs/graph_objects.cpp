@@ -1,4 +1,4 @@
-// Graphs, their nodes and user objects: making, finding, copying and letting go of them.
+// Graphs, their nodes and user objects: makes, finds, copies and releases them.
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
@@ -23,7 +23,7 @@ Registry& registry() {
 }
 
 thread_local int t_depth = 0;
-// Without a destructor: exit handlers of other libraries still drop graphs.
+// It has no destructor: exit handlers of other libraries still destroy graphs.
 std::vector<UserObject*>& dying_objects() {
   thread_local auto* objects = new std::vector<UserObject*>;
   return *objects;

@@ -7,8 +7,8 @@
 namespace tonnage::driver {
 namespace {
 
-// Writes a list the way all these queries do: *count is the room in and the number out; the rest of
-// the room becomes null.
+// Writes a list as all these queries do: *count is the room before the call and the number
+// afterwards; the rest of the room becomes null.
 template <class Handle>
 void write_list(const std::vector<Handle>& list, Handle* out, size_t* count) {
   if (!out) {

@@ -153,8 +153,8 @@ struct GraphExec {
   uint64_t transient_bytes = 0;  // most memory that one launch needs at once (graph_memory.cpp)
 };
 
-// Guards all of the above. When the outermost one of a thread lets go it calls what user objects
-// want called, so that the host's code never runs under the lock.
+// Guards all of the above. When the outermost lock of a thread is released, it calls the
+// destructors of user objects, so that the program's code never runs under the lock.
 class GraphLock {
  public:
   GraphLock();

@@ -37,8 +37,7 @@ void remember_alloc(ThreadState& thread, uint64_t address) {
                                                            leaf == &thread.frames.back()};
 }
 
-// Memory that an operator asked the allocator for by itself and gave back before it ended: its
-// scratch memory.
+// Memory that an operator allocates and frees before it ends: its workspace.
 void label_if_scratch(ThreadState& thread, uint64_t address) {
   for (AllocationState::Recent& recent : thread.allocations.recent) {
     if (recent.address != address) continue;

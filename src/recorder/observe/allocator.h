@@ -6,13 +6,13 @@ namespace tonnage::recorder {
 struct Frame;
 struct ThreadState;
 
-// Attaches to the allocator once it is there; cheap when it is done or not yet possible. PyTorch
-// calls the tracker under the device allocator's lock, whether or not the program records a history
-// of its own, which is left alone.
+// Attaches to the allocator as soon as it exists; cheap afterwards, and as long as it does not
+// exist. PyTorch calls the tracker under the device allocator's lock. A history that the program
+// itself records is not disturbed.
 void attach_allocator();
 
-// Scratch memory of an operator that outlives it and is none of its results (cuBLAS keeps its
-// workspace) is labelled so.
+// Labels memory that an operator leaves allocated and that is none of its results, as a workspace
+// (cuBLAS keeps its workspace).
 void label_scratch(ThreadState& thread, Frame& frame);
 
 // PyTorch's own peaks, as counters; at steps and at the end.

@@ -22,7 +22,7 @@ bool may_be_cache(const at::Tensor& t) {
          c10::isFloatingType(t.scalar_type()) && t.numel() > 0;
 }
 
-// Whether `part` is some tokens for `whole`: alike in all but one dimension, that of tokens.
+// Whether `part` can be some tokens of `whole`: the shapes differ only in the dimension of tokens.
 bool appended_to(const at::Tensor& whole, const at::Tensor& part, int64_t dim) {
   if (!may_be_cache(whole) || !may_be_cache(part)) return false;
   if (dim != 2 && !(dim == 1 && part.size(dim) == 1)) return false;

@@ -11,7 +11,7 @@ namespace tonnage::recorder {
 struct ThreadState;
 
 // An operator that can append (OpInfo::appends) begins. If it appends to a cache, the cache is
-// labelled: where it is written in place now, where it is made anew when the call ends.
+// labelled: at once if it is written in place, at the end of the call if a new tensor is made.
 void look_for_cache(ThreadState& thread, const OpInfo& info, const at::RecordFunction& function);
 void label_new_cache(const OpInfo& info, const at::RecordFunction& function);
 

@@ -10,8 +10,7 @@
 namespace tonnage::recorder {
 namespace {
 
-// The innermost operator, but rather one that does something with memory than one that only
-// allocates it.
+// The innermost operator, except one that only allocates memory: then the operator that called it.
 uint32_t operator_name(const ThreadState& thread) {
   uint32_t name = 0;
   for (size_t i = thread.frames.size(); i-- > 0;) {

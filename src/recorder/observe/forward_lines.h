@@ -14,10 +14,10 @@ struct ThreadState;
 
 // The node with this number is being made: where the thread is now is its line.
 void remember_forward(ThreadState& thread, int64_t sequence);
-// The nodes whose numbers lie from `first` up to the next one to be given.
+// The nodes with numbers from `first` up to the last one that was given.
 void remember_forward_since(ThreadState& thread, uint64_t first);
-// The thread is from now on where this node was made. A node without a line of its own
-// (AccumulateGrad) has that of the node before it, which its gradient came from.
+// From now on the thread has the line at which this node was made. A node without a line of its own
+// (AccumulateGrad) has the line of the node before it, from which its gradient came.
 void recall_forward(ThreadState& thread, const torch::autograd::Node* node);
 
 }  // namespace tonnage::recorder

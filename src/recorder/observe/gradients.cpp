@@ -14,7 +14,7 @@
 namespace tonnage::recorder {
 namespace {
 
-// One address a slot, without a lock: of two in one slot the later one is kept.
+// One address for each slot, without a lock: the later of two addresses replaces the earlier.
 constexpr size_t kSlotBits = 13;
 std::atomic<uint64_t> addresses[size_t{1} << kSlotBits] = {};
 

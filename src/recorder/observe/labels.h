@@ -25,8 +25,8 @@ void message(const std::string& text, bool warning);
 void attach_python();
 // Whether that part is there.
 bool python_names();
-// Asks it for the names of all parameters: not from under a lock, on a thread that may take the
-// GIL. Once a step, and a few times in all.
+// Asks it for the names of all parameters. Call it without a lock, on a thread that may take the
+// GIL. It asks at most once per step, and a few times in all.
 void ask_for_names();
 bool names_asked_in_this_step();
 // Asks it what this Python tensor is: it requires a gradient and is no module's parameter.

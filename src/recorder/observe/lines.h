@@ -9,7 +9,7 @@ struct ThreadState;
 void take_stack(ThreadState& thread);
 // No operator runs on the thread any more.
 void drop_stack(ThreadState& thread);
-// Return addresses, where there are no Python frames and nobody has taken them yet: they take some
+// Return addresses, if there are no Python frames and they are not known yet: they take some
 // microseconds.
 void take_native_stack(ThreadState& thread);
 

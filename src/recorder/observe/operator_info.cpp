@@ -74,8 +74,7 @@ bool overwrites_first(std::string_view name) {
   return names.count(name) != 0;
 }
 
-// Operators that only put elements in their places: what they do to known ones does not depend on
-// the unknown ones.
+// Operators that only move elements: the result for known elements does not depend on unknown ones.
 bool only_moves(std::string_view name) {
   static const Names& names = *new Names{
       "aten::where",       "aten::cat",         "aten::masked_fill_",     "aten::masked_scatter_",
@@ -130,8 +129,8 @@ bool makes_masks(std::string_view name) {
   return names.count(name) != 0;
 }
 
-// Neighbour lists are made with these: differences and distances of positions, periodic boxes,
-// bounds, and what picks positions by index. (What masks are made with reaches as far.)
+// Operators that make neighbour lists: differences and distances of positions, periodic boxes,
+// bounds, selection of positions by index. (Operators that make masks have the same limit.)
 const Names& distance_operators() {
   static const Names& names = *new Names{"aten::_cdist_forward",
                                          "aten::_pdist_forward",

@@ -16,7 +16,7 @@
 
 namespace tonnage::recorder {
 
-// Operators that values/ treats in a way of their own; the rest follow their schema.
+// Operators with a special rule in values/; all others follow their schema.
 enum class OpRule : uint8_t {
   kNone,
   kCopy,        // copy_: what the driver sees as a copy is the driver's
@@ -43,8 +43,8 @@ enum class OpRule : uint8_t {
   kRange,  // arange of whole numbers
 };
 
-// What an argument can hold, by its type in the schema. Asking the value itself what a list is of
-// takes long.
+// What an argument can hold, by its type in the schema. To ask the value itself for the element
+// type of a list takes long.
 enum class ArgumentKind : uint8_t { kOther, kTensor, kTensors, kOptionalTensors, kDevice };
 
 // Up to which size known real numbers are followed through an operator.

@@ -63,7 +63,8 @@ void outermost_begins(ThreadState& thread, const OpInfo& info, const at::RecordF
   emit_phase(thread);
 }
 
-// Nothing can happen inside a view: it needs no frame, but its node in the graph has a line.
+// A view calls nothing that is observed, so it needs no frame. But its node in the graph has a
+// line.
 void view_begins(ThreadState& thread, const at::RecordFunction& f, const OpInfo& info) {
   if (f.seqNr() < 0 || thread.phases.backward_depth > 0) return;
   const bool outermost = !thread.in_operator();
@@ -122,9 +123,9 @@ uint32_t node_name(ThreadState& thread, std::string_view name) {
   return slot.id;
 }
 
-// The engine tells of every node before it runs it. Its own scope for nodes (BACKWARD_FUNCTION) is
-// not asked for: making the node's name and the list of its inputs once more takes longer than all
-// that is done here.
+// The engine reports every node before it runs it. Its own scope for nodes (BACKWARD_FUNCTION) is
+// not used: for it, PyTorch makes the node's name and the list of its inputs again, which takes
+// longer than everything that is done here.
 constexpr std::string_view kEvaluates = "autograd::engine::evaluate_function: ";
 
 void node_begins(ThreadState& thread, const at::RecordFunction& f, std::string_view name) {
@@ -168,7 +169,8 @@ void named_ends(ThreadState& thread, Frame& frame) {
 void function_begins(ThreadState& thread, const at::RecordFunction& f) {
   const OpInfo* info = find_operator(thread, f);
   if (!info) return named_begins(thread, f);
-  // What a scalar read gives is not looked at; PyTorch before 2.8 cannot box large unsigned numbers.
+  // The result of a scalar read is not used here, and PyTorch before 2.8 cannot box large unsigned
+  // numbers.
   if (!info->needs_results() || info->rule == OpRule::kScalarRead) leave_out_outputs(f);
   if (info->host_only && concerns_host_only(*info, f)) {
     leave_out_outputs(f);
@@ -189,8 +191,8 @@ void frame_ends(ThreadState& thread, Frame& frame, bool seen_to_end) {
   }
 }
 
-// Frames end in reverse order. One whose end never came (it moved to another thread) is dropped
-// with the frame below it.
+// Frames end in reverse order. A frame whose end was not seen (it moved to another thread) is
+// removed together with the frame below it.
 void function_ends(ThreadState& thread, const at::RecordFunction& f) {
   if (thread.quiet.call == &f) {
     end_quiet(thread);

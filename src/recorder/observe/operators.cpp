@@ -76,7 +76,7 @@ constexpr struct {
 
 constexpr std::string_view kDetach = "aten::detach";
 
-// Whether plain views, or detach, are left out now: both are taken back once and for all.
+// Whether plain views, or detach, are not observed now. Once they are observed again, they stay so.
 std::atomic<bool> views_left_out{false}, detach_left_out{false};
 
 void observe(std::string_view one, bool observed) {

@@ -14,20 +14,20 @@ struct ThreadState;
 c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function, const OpInfo& info);
 c10::ArrayRef<const c10::IValue> outputs_of(const at::RecordFunction& function, const OpInfo& info);
 
-// Spares this call the boxing of its results, which costs more than all else that is done for a
-// view or a composite operator. Only from a start callback; outputs_of() is empty afterwards. Does
-// nothing where another observer is there too.
+// Avoids the boxing of this call's results, which takes longer than everything else that is done
+// for a view or a composite operator. Only from a start callback; outputs_of() is empty afterwards.
+// Does nothing where another observer is there too.
 void leave_out_outputs(const at::RecordFunction& function);
 // Nobody but the recorder observes this call. Only from a start callback.
 bool only_observer(const at::RecordFunction& function);
 
-// Operators that make another view of a tensor, or only call others, are not observed. They
-// allocate nothing and write nothing, and PyTorch takes longer to prepare a call of the recorder
-// than most of them take. Once, when the recorder starts; does nothing with a PyTorch whose layout
-// is not known.
+// From now on, operators that make a view of a tensor or only call other operators are not
+// observed. They allocate and write nothing, and PyTorch takes longer to prepare a call of the
+// recorder than most of them take. Once, when the recorder starts; does nothing with a PyTorch
+// whose layout is not known.
 void leave_out_plain_views();
-// Takes that back: for another observer (a profiler), or where a gradient must be known when it is
-// kept.
+// Undoes that: for another observer (a profiler), or if a gradient must be known at the moment when
+// it is kept.
 void observe_plain_views();
 void observe_detach();
 

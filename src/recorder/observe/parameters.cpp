@@ -31,7 +31,7 @@ class Parameters {
     uint32_t module = kNameless;
   };
 
-  // Lets most questions pass without the lock; may say yes for another address.
+  // A filter, so that most questions need no lock. It may say yes for another address.
   bool maybe(uint64_t address) const {
     return size_.load(std::memory_order_relaxed) != 0 &&
            filter_[slot(address)].load(std::memory_order_relaxed) != 0;
@@ -145,8 +145,8 @@ uint32_t module_of(ThreadState& thread, const at::Tensor& parameter, bool traine
   return module == kNoModule ? 0 : module;
 }
 
-// A tensor that requires a gradient was written where none is taken: an update by hand. If it was
-// used before, it is a parameter.
+// A tensor that requires a gradient was written while gradients are disabled: an update by hand. If
+// it was used before, it is a parameter.
 void note_written_by_hand(const at::Tensor& parameter) {
   if (!device::plain(parameter) || parameter.numel() == 0) return;
   const uint64_t address = address_of(parameter);
@@ -201,7 +201,8 @@ class Look {
   // Work after a backward pass and before the next forward pass.
   bool between_passes() const { return backward_since_step() && !update_runs(); }
 
-  // No leaf that requires a gradient: a frozen weight, a gradient, a parameter's .data.
+  // Not a leaf that requires a gradient. It can be a frozen weight, a gradient, or a parameter's
+  // .data.
   void at_other(const at::Tensor& t, size_t argument, bool written) {
     if (!t.defined() || !device::has(t)) return;
     if (static_cast<int>(argument) == info_.weight_argument && t.is_leaf()) return use(t, false);
@@ -229,8 +230,8 @@ class Look {
   bool found_ = false;
 };
 
-// Without a parameter of its own, an operator belongs to the module used last, or to one further
-// out: a module's forward and its call take three frames.
+// An operator without a parameter belongs to the module that was used last, or to one that contains
+// it. The depth of the stack decides: a module's forward and its call take three frames.
 void follow_module(LineState& lines) {
   if (lines.depth == 0 || lines.used_module == 0) return;
   const size_t levels =

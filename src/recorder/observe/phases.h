@@ -21,7 +21,7 @@ bool in_backward(const ThreadState& thread);
 // optimizer) runs with gradients enabled: it is a forward pass.
 bool in_optimizer(const ThreadState& thread);
 
-// A parameter was used by a layer, or with gradients: initialisation is over.
+// A parameter was used by a layer, or with gradients enabled: initialisation has ended.
 void note_model_ran();
 
 // record_function scopes: optimizers and data loaders change the phase, others are annotations.

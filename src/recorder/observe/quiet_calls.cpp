@@ -36,8 +36,8 @@ bool all_tensors(const OpInfo& info, const at::RecordFunction& f, Test test) {
 
 void make_quiet(ThreadState& thread, const at::RecordFunction& function) {
   thread.quiet.call = &function;
-  // Where only the recorder observes, PyTorch need not even ask: preparing a call of the recorder
-  // takes it longer than the call.
+  // If only the recorder observes, PyTorch does not even call it: to prepare that call takes longer
+  // than the operator.
   if (!only_observer(function)) return;
   at::enableRecordFunction(false);
   thread.quiet.callbacks_off = true;

@@ -158,9 +158,9 @@ class Stacks {
     return id;
   }
 
-  // The frame's file, function and line. False if it is new and the GIL cannot be had: then it is
-  // read in place, as far as that can be done, and nothing of it is kept, because nothing keeps the
-  // code object.
+  // The frame's file, function and line. False if the frame is new and the GIL is not available.
+  // Then it is read in place, as far as possible, and nothing is kept, because the code object may
+  // be freed later.
   bool frame_of(const RawFrame& raw, bool may_wait, abi::Frame& out) {
     {
       std::lock_guard<std::mutex> lock(mutex_);

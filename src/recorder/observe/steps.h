@@ -13,7 +13,7 @@ struct ThreadState;
 void note_backward();
 bool backward_since_step();
 
-// A scope of torch.optim was entered: from now on it alone tells of steps.
+// A scope of torch.optim was entered. From now on, only such scopes mark steps.
 void note_optimizer_scope();
 
 // An optimizer's step() returned on this thread. Without a backward pass since the last one it does
@@ -27,13 +27,13 @@ void note_parameter_written(bool gradients_enabled);
 bool update_runs();
 // The work above is over: a forward pass or a backward pass begins.
 void note_update_over();
-// Data came from the host, or a tensor was made of nothing: of the next step, except in the first
-// one, in which an optimizer makes its state.
+// Data came from the host, or a tensor was created. It belongs to the next step, except in the
+// first step, in which an optimizer makes its state.
 void note_new_data();
 
-// A step that is known to be over only now ends. `forward_began`: a parameter is used with
-// gradients; else an operator runs with gradients enabled, which ends updates that were made
-// without.
+// Ends a step of which it becomes clear only now that it has ended. `forward_began`: a parameter is
+// used with gradients; else an operator runs with gradients enabled, which ends updates that were
+// made without.
 void finish_pending_step(bool forward_began);
 
 }  // namespace tonnage::recorder

@@ -91,8 +91,8 @@ struct QuietState {
   bool callbacks_off = false;  // and PyTorch was told not to call the recorder inside
 };
 
-// allocator.cpp: allocations of the innermost operator, until it ends. Scratch memory is told from
-// results by them.
+// allocator.cpp: allocations of the innermost operator, until it ends. They tell workspaces from
+// results.
 struct AllocationState {
   static constexpr size_t kRecent = 16;
   struct Recent {

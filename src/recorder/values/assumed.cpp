@@ -75,7 +75,7 @@ struct Marks {
   std::atomic<size_t> size{0};               // of the first three
   std::atomic<size_t> mean_count{0};
 
-  // Pages of 2 MiB that hold marks: lets most questions pass without the lock. Small tensors lie in
+  // Pages of 2 MiB with marks: a filter, so that most questions need no lock. Small tensors are in
   // other pages than large ones.
   static constexpr unsigned kPageBits = 21, kSlots = 4096, kMostPages = 64;
   std::atomic<bool> pages[kSlots] = {};

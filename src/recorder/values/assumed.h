@@ -15,9 +15,9 @@
 
 namespace tonnage::recorder {
 
-// Programs compare losses, norms and scores that they read with limits, with the best so far, or
-// with the last one. So an unknown number is near 1, and each is smaller than the one before: a
-// zero would end many a loop as converged.
+// Programs read losses, norms and scores, and compare them with limits, with the best value so far,
+// or with the last value. So an assumed number is near 1, and each is smaller than the one before.
+// A zero would end many loops, because they would count as converged.
 double next_number();
 
 // A real number that no one has asked for yet.
@@ -66,8 +66,8 @@ std::shared_ptr<LazyNumber> mean_of(uint64_t storage_address, uint64_t version);
 
 // --- Numbers ---
 
-// Makes the unknown elements of a tensor of real numbers known, as assumed. `negative`: a number
-// that nothing is kept of is below zero.
+// Gives assumed values to the unknown elements of a tensor of real numbers. `negative`: a number
+// without statistics is below zero.
 void assume_elements(const at::Tensor& device, bool negative = false);
 // Makes a value known, as assumed.
 void assume(const at::Tensor& device, const at::Tensor& value);

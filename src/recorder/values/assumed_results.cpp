@@ -23,8 +23,8 @@ namespace {
 
 using Values = c10::ArrayRef<const c10::IValue>;
 
-// Of several numbers (as many as a batch has, not as a layer) what any() of their comparison would
-// be is kept.
+// For several numbers (as many as a batch has, not as many as a layer has), the result of any() of
+// their comparison is kept.
 constexpr int64_t kMostCompared = 4096;
 constexpr int64_t kMostIndices = 1 << 20;
 
@@ -40,7 +40,8 @@ bool is_one_bool(const at::Tensor& t) {
 
 // --- all, any ---
 
-// all() of unknown data: checks are taken to pass. Inside equal(), as that was computed.
+// all() of unknown data is true: checks are assumed to pass. Inside equal() it is the result of
+// equal().
 void assume_all(const ThreadState& thread, Values outputs) {
   const at::Tensor result = only_tensor(outputs);
   if (!plain(result) || result.numel() != 1) return;
@@ -90,8 +91,8 @@ at::Tensor numbers(const c10::IValue& value) {
                                                     : at::Tensor();
 }
 
-// One unknown number that is compared gets a value, which stays. A bound below zero is for numbers
-// that are below zero, as a slope is.
+// An unknown number that is compared gets a value, which stays. If the other side is below zero, so
+// is the value (a slope, for example).
 void assume_compared(const c10::IValue& side, const c10::IValue& other) {
   if (!unknown_number(side)) return;
   const at::Tensor bound = numbers(other);
@@ -145,8 +146,8 @@ bool takes_indices(const at::Tensor& t) {
   return plain(t) && t.scalar_type() == at::kLong && t.numel() > 0 && t.numel() <= kMostIndices;
 }
 
-// Which experts, proposals or tokens unknown scores choose is not known; that each row chooses k
-// different ones is. They are dealt out evenly.
+// Which experts, proposals or tokens the unknown scores choose is not known. Each row chooses k
+// different ones; they are spread evenly.
 void assume_topk(const Frame& frame, Values outputs) {
   const auto* choice = frame.values.note_as<TopkChoice>();
   if (!choice || outputs.size() != 2 || !outputs[1].isTensor()) return;
@@ -174,8 +175,8 @@ int64_t choices(const std::string& name, const std::vector<c10::IValue>& argumen
   return self.size(dim < 0 ? dim + self.dim() : dim);
 }
 
-// One index of each row, by argmax or by chance: dealt out evenly from the middle on, since the
-// first and the last often have a meaning of their own (padding, end of text).
+// One index for each row (argmax or a random choice): spread evenly, beginning in the middle,
+// because the first and the last index often have a special meaning (padding, end of text).
 void assume_choice(const Frame& frame, Values outputs) {
   const auto* arguments = frame.values.note_as<KeptArguments>();
   const at::Tensor indices = only_tensor(outputs);
@@ -196,7 +197,7 @@ void begin_topk(Frame& frame, Values inputs) {
   frame.values.statistic = begin_statistic(*frame.info, inputs);
 }
 
-// Gradients that nobody knows count as finite: found_inf keeps what it was.
+// Unknown gradients count as finite: found_inf keeps its value.
 void begin_found_inf(Values inputs) {
   if (!inputs[0].isTensorList()) return;
   for (const at::Tensor& t : inputs[0].toTensorList())

@@ -9,7 +9,8 @@ namespace tonnage::recorder {
 struct Frame;
 struct ThreadState;
 
-// Keeps what the rule needs when the call ends, should the results not be known then.
+// Keeps what the rule needs at the end of the call, for the case that the results are not known
+// then.
 void begin_assuming(Frame& frame, c10::ArrayRef<const c10::IValue> inputs);
 void end_assuming(ThreadState& thread, Frame& frame, c10::ArrayRef<const c10::IValue> outputs);
 

@@ -34,8 +34,7 @@ struct Extent {
   }
 };
 
-// Both ends know the size and the type of what passes between them, so both know whether its value
-// is told.
+// Sender and receiver both know size and type of a message. So both know whether its value is sent.
 bool is_told(const Extent& extent);
 
 struct Source {

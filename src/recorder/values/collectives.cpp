@@ -203,8 +203,8 @@ PendingCollective::~PendingCollective() = default;
 
 namespace {
 
-// PyTorch's "fake" group stands for ranks that are absent. It moves nothing, and the real one
-// leaves the memory of a card as it is too.
+// PyTorch's "fake" process group stands for ranks that do not exist. It moves no data, so nothing
+// is done here.
 bool is_fake(c10d::ProcessGroup& group) {
   try {
     const auto backend = group.getBackend(c10::DeviceType::CUDA);
@@ -215,8 +215,8 @@ bool is_fake(c10d::ProcessGroup& group) {
   }
 }
 
-// What the backward pass reduces on its own account, and not as part of an operator, are gradients:
-// DistributedDataParallel's buckets, what FSDP scatters.
+// Tensors that the backward pass reduces outside of any operator are gradients:
+// DistributedDataParallel's buckets, and what FSDP reduces and scatters.
 void label_reduced(const ThreadState& thread, const OpInfo& info, const Plan& plan) {
   const bool reduces = info.collective == Collective::kAllReduce ||
                        info.collective == Collective::kReduceScatter ||
@@ -234,7 +234,8 @@ void label_reduced(const ThreadState& thread, const OpInfo& info, const Plan& pl
 
 using Part = std::shared_ptr<const Contribution>;
 
-// What this rank gives, by receiver. The same memory is read once, however many get it.
+// This rank's contribution, by receiver. The same memory is read once, even if several receivers
+// get it.
 using Given = std::vector<std::vector<Part>>;
 Given given_by(const Plan& plan) {
   Given given(plan.sends.size());
@@ -277,8 +278,7 @@ void post_given(const Plan& plan, const Given& given, const Address& address) {
   }
 }
 
-// Results that may turn out to be known. Messages that none of them wants are thrown away with
-// their arrivals.
+// Results that may become known. Messages that none of them needs are deleted when they arrive.
 std::vector<std::unique_ptr<CollectiveResult>> results_of(const Plan& plan, const Given& given,
                                                           const Address& address) {
   std::vector<std::unique_ptr<CollectiveResult>> results;
@@ -324,8 +324,8 @@ void before_collective(ThreadState& thread, Frame& frame) {
   bridge().operator_depth_add(1);
   frame.launches_accounted = true;
   auto pending = std::make_unique<PendingCollective>();
-  // Also where known values are not asked for: without what ranks tell each other,
-  // DistributedDataParallel does not even start.
+  // Also if known values are turned off: without these messages, DistributedDataParallel does not
+  // even start.
   if (info.collective != Collective::kReceiveFromAny) {
     const auto [group, sequence] = groups().next(*route.group, info.collective, route.peer);
     const bool pair =

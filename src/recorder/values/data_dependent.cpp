@@ -55,8 +55,8 @@ int64_t packed_count(int64_t count, int64_t elements) {
   return ((count - first) << 32) | (first & 0xffffffff);
 }
 
-// Inside an operator whose result is known, that one's count counts: what nonzero selects by comes
-// from kernels of its own.
+// Inside an operator whose result is known, the count of that operator is used: the mask that
+// nonzero gets there comes from kernels.
 int64_t expected_count(const ThreadState& thread) {
   int64_t count = -1;
   for (const Frame& frame : thread.frames)

@@ -15,8 +15,8 @@ namespace tonnage::recorder::device {
 bool is(const c10::Device& device);
 // The tensor says that it is on the device, whatever kind of tensor it is.
 bool has(const at::Tensor& tensor);
-// It is what it seems: dense memory of the device; no subclass, no functorch wrapper, not fake, not
-// sparse or quantised.
+// A plain tensor: dense memory of the device; no subclass, no functorch wrapper, not fake, sparse
+// or quantised.
 bool plain(const at::Tensor& tensor);
 
 c10::DispatchKey kernel_key();

@@ -91,7 +91,7 @@ class Verdict {
   void look(const at::Tensor& t, size_t argument, int element) {
     if (!t.defined() || odd) return;
     if (!candidate && concerns_device) {
-      // Dismissed already. Only odd tensors matter now, and an odd list begins with one.
+      // Already dismissed. Only unusual tensors matter now; an unusual list begins with one.
       if (element <= 0 && device::has(t) && !device::plain(t)) odd = true;
       return;
     }
@@ -285,7 +285,7 @@ at::Tensor result_at(const std::vector<c10::IValue>& results, size_t i, int elem
                                                     : at::Tensor();
 }
 
-// Elements that come out the same whatever the unknown ones are, are known.
+// Elements that have the same result for any value of the unknown ones are known.
 void finish_partial(const OpInfo& info, PendingCompute& pending, Values outputs) {
   PendingCompute other;
   other.may_stand_in = true;
@@ -374,7 +374,7 @@ void account_for_launches(Frame& frame) {
   frame.launches_accounted = true;
 }
 
-// Calls of the same operator further out have this one do their work (autocast, dispatch modes).
+// An outer call of the same operator passes its work to this one (autocast, dispatch modes).
 void mark_delegating(ThreadState& thread, const Frame& frame) {
   for (size_t i = thread.frames.size() - 1;
        i-- > 0 && thread.frames[i].kind == Frame::Kind::kOperator;)

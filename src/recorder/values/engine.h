@@ -43,7 +43,8 @@ struct PendingCompute {
 
 void begin_values(ThreadState& thread, Frame& frame);
 void end_values(ThreadState& thread, Frame& frame);
-// Takes back what the driver was told for the length of the call, whether or not it was seen to end.
+// Takes back what the driver was told for the duration of the call, even if the end of the call was
+// not seen.
 void drop_values(Frame& frame);
 
 // Computes a pending call now, before its own host code runs; its results are stored when that has

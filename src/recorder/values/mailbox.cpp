@@ -184,8 +184,8 @@ bool write_file(const std::string& path, const std::string& bytes) {
   return done == bytes.size();
 }
 
-// Written whole, then linked to its names: a receiver sees all of it or nothing. The names that are
-// left over could not be written.
+// The file is written completely, then linked to its names. So a receiver sees all of it or
+// nothing. Returns the names that could not be written.
 std::vector<MessageName> post_in(const std::string& where, const std::vector<MessageName>& names,
                                  const std::string& bytes) {
   static std::atomic<uint64_t> number{0};

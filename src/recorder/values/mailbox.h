@@ -34,8 +34,8 @@ class Arrival {
  public:
   explicit Arrival(const MessageName& name) : name_(name) {}
   ~Arrival();  // a message that nobody fetched is thrown away, also if it comes later
-  // Waits for it; null if it has no such part, or does not come. A rank that kept others waiting in
-  // vain is not waited for again.
+  // Waits for the message; null if it has no such part, or does not come. After one message of a
+  // rank did not come, later ones of that rank are not waited for.
   const Contribution* get(size_t index);
 
  private:

@@ -17,7 +17,7 @@ struct PendingFormula;     // formulas.h
 struct PendingStatistic;   // statistics.h
 struct PendingCollective;  // collectives.h
 
-// What a rule (OpRule) has to know when the call ends, or when a call inside it asks.
+// What a rule (OpRule) needs at the end of the call, or in a nested call.
 struct ExpectedCount {  // repeat_interleave, nms: elements that a selection inside takes
   int64_t count;
 };

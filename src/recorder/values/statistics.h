@@ -13,7 +13,7 @@
 
 namespace tonnage::recorder {
 
-// What must be known of a call's arguments when it ends: PyTorch has none then.
+// What is needed of a call's arguments at its end: PyTorch no longer has them then.
 struct PendingStatistic {
   uint64_t storage = 0, version = 0;  // of the tensor
   std::vector<float> quantiles;
