@@ -13,7 +13,7 @@
 namespace tonnage::cards {
 namespace {
 
-// The driver's interface by hand: the binary is built without cuda.h and runs where there is no
+// The driver's interface, declared here: the binary is built without cuda.h, and must run without a
 // driver.
 constexpr int kBlockScheduling = 4;   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -350,7 +350,7 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index,
         std::string(card.sms != old_sms ? "spread evenly" : "as the catalogue's " + like->key);
     if (card.architecture.largest_cluster > 0) out.missing.push_back("sms_per_group");
   }
-  // Keep of the attributes only what the architecture and the figures do not already answer.
+  // Keeps only the attributes that do not follow from the architecture and the other figures.
   const std::map<int, int32_t> own = card.attributes;
   for (const auto& [number, value] : own) {
     card.attributes.erase(number);

@@ -37,7 +37,7 @@ Error system_error(const std::string& message, const fs::path& where,
   return Error{ErrorCode::kIo, message + ": " + ::strerror(errno), where.string(), hint};
 }
 
-// A folder of an earlier run that was killed: its session is there and nobody holds it any more.
+// A folder of an earlier run that was killed: its session file exists, and no process holds it.
 bool is_lost(const fs::path& folder) {
   struct stat is {};
   if (::lstat(folder.c_str(), &is) != 0 || !S_ISDIR(is.st_mode) || is.st_uid != ::geteuid() ||
@@ -64,7 +64,7 @@ bool is_lost(const fs::path& folder) {
   return !held;
 }
 
-// With what ranks kept in memory when its file system was full (recorder/values/mailbox.cpp).
+// And what ranks kept in memory when the file system was full (recorder/values/mailbox.cpp).
 void remove_folder(const fs::path& folder) {
   std::error_code ignored;
   fs::remove_all(folder, ignored);
@@ -201,7 +201,7 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
 
   const int fd = ::open(files->session_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return system_error("cannot make the session file", files->session_path_);
-  // posix_fallocate and not ftruncate: on a full disk writing to a mapping would kill us and the
+  // posix_fallocate, not ftruncate: on a full disk, a write to the mapping would kill us and the
   // user's program.
   if (const int failed = ::posix_fallocate(fd, 0, sizeof(abi::Session)); failed != 0) {
     ::close(fd);

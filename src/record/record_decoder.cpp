@@ -140,7 +140,7 @@ std::string plain_text(const json& value) {
 
 }  // namespace
 
-// Reads varints; once something was wrong everything is 0 and ok() false.
+// Reads varints. After the first error every value is 0 and ok() is false.
 class RecordDecoder::Cursor {
  public:
   explicit Cursor(std::span<const uint8_t> bytes)
@@ -440,8 +440,8 @@ void RecordDecoder::add_fact(const std::string& text) {
   record_.info[key] = value;
 }
 
-// A process's own order is kept even where its times go back (an event may carry a time in the
-// past): it waits its turn by the latest time so far.
+// Keeps the order of each process, even if its times go back (an event may have a time in the
+// past): such an event is placed by the latest time so far.
 bool RecordDecoder::merge() {
   size_t total = 0;
   std::vector<Stream*> live;
