@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+os.environ.setdefault("TONNAGE_KEEP_RUNS", "0")  # the user's own last runs stay
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TRUTH = HERE / "configurations"

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+os.environ.setdefault("TONNAGE_KEEP_RUNS", "0")  # the user's own last runs stay
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILDS = {
     "torch26": ["torch==2.6.0", "torchvision==0.21.0", "transformers==4.57.1", "numpy<2.5"],   # CUDA 12.4

@@ -23,6 +23,8 @@ import threading
 import time
 from pathlib import Path
 
+os.environ.setdefault("TONNAGE_KEEP_RUNS", "0")  # the user's own last runs stay
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 # Compared at each step of a row. The first two are the figures that a user asks for.

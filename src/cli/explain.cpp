@@ -87,7 +87,9 @@ Result<void> run_explain(const ExplainOptions& options) {
   }
   if (auto fine = check_exports(options.exports, options.output.force); !fine) return fine.error();
   std::vector<ExplainInput> inputs;
-  for (const std::string& file : options.files) {
+  std::vector<std::string> files = options.files;
+  if (files.empty()) files.emplace_back(kLastRun);
+  for (const std::string& file : files) {
     auto input = open_explain_input(file);
     if (!input) return input.error();
     inputs.push_back(std::move(*input));
@@ -129,7 +131,7 @@ std::string reservation(const Explanation& side) {
 }
 
 struct DiffOptions {
-  std::string before, after, html;
+  std::string before = "last~1", after = kLastRun, html;
   Output output;
 };
 
@@ -281,17 +283,19 @@ void add_explain_commands(CLI::App& app, int& exit_code) {
   auto explain_options = std::make_shared<ExplainOptions>();
   CLI::App* explain = app.add_subcommand("explain",
                                          "What filled the memory, why it ran out, and what to do: "
-                                         "of a PyTorch snapshot, a Tonnage record or a log");
+                                         "of the last run, a PyTorch snapshot, a record or a log");
   explain->footer(R"(
+Without a file: the last run that `tonnage run` kept; last~1 is the one before it.
 Examples:
+  tonnage explain
   tonnage explain snapshot.pickle --memory 24GiB
   tonnage explain run.tonnage --brief
   tonnage explain train.log snapshot.pickle
   python train.py 2>&1 | tonnage explain -)");
   explain
       ->add_option("file", explain_options->files,
-                   "Snapshots (.pickle, also .gz, .xz, .zst), records, logs; - is standard input")
-      ->required()
+                   "Snapshots (.pickle, also .gz, .xz, .zst), records, logs; - is standard input; "
+                   "without one the last run")
       ->type_name("FILE");
   explain
       ->add_option("--memory", explain_options->memory,
@@ -308,14 +312,16 @@ Examples:
 
   auto diff_options = std::make_shared<DiffOptions>();
   CLI::App* diff = app.add_subcommand(
-      "diff", "What grew between two snapshots or records, by category and line");
+      "diff", "What grew between two runs, snapshots or records, by category and line");
   diff->footer(R"(
+Without files: the last two runs that were kept. With one: that one, and the last run.
 Examples:
+  tonnage diff
   tonnage diff before.tonnage after.tonnage
   tonnage diff monday.pickle friday.pickle --json
 A side that ran out of memory, failed or was cut is said to be so: its figures end there.)");
-  diff->add_option("before", diff_options->before, "The old one")->required()->type_name("FILE");
-  diff->add_option("after", diff_options->after, "The new one")->required()->type_name("FILE");
+  diff->add_option("before", diff_options->before, "The old one")->type_name("FILE");
+  diff->add_option("after", diff_options->after, "The new one")->type_name("FILE");
   diff->add_option("--html", diff_options->html,
                    "Also write both side by side as one HTML file, for a browser, offline")
       ->type_name("FILE");
@@ -328,14 +334,16 @@ A side that ran out of memory, failed or was cut is said to be so: its figures e
 
   auto check_options = std::make_shared<CheckOptions>();
   CLI::App* check = app.add_subcommand(
-      "check", "A gate for CI: exit code 3 if a snapshot or record crosses a threshold");
+      "check", "A gate for CI: exit code 3 if a run, snapshot or record crosses a threshold");
   check->footer(R"(
 A run that failed, ran out of memory, was killed or lost a part of its record never passes.
 Examples:
   tonnage check run.tonnage --max-peak 10GiB
   tonnage check run.tonnage --baseline main.tonnage --tolerance 2%
   tonnage check run.tonnage --no-leak --metric allocated --max-peak 8GiB)");
-  check->add_option("file", check_options->file, "The snapshot or record")
+  check
+      ->add_option("file", check_options->file,
+                   "The snapshot or record; last: the last run that was kept")
       ->required()
       ->type_name("FILE");
   check->add_option("--max-peak", check_options->max_peak, "Largest peak, e.g. 10GiB")

@@ -1,7 +1,12 @@
 #include "cli/explain_input.h"
 
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "cli/kept_runs.h"
 #include "record/record_reader.h"
 #include "sources/compressed_input.h"
 #include "sources/snapshot/snapshot_reader.h"
@@ -31,9 +36,38 @@ Result<std::string> read_all(sources::Input& input) {
   }
 }
 
+// `last` and `last~1`, unless a file has that name.
+std::optional<size_t> asks_for_kept_run(const std::string& path) {
+  struct stat is {};
+  return ::stat(path.c_str(), &is) == 0 ? std::nullopt : runs_back(path);
+}
+
+// Where it lies says nothing to anybody; which run it is does.
+Result<record::Record> read_kept_run(const std::string& word, size_t back) {
+  const auto path = find_kept_run(back);
+  if (!path) return path.error();
+  auto record = record::read_record(path->string());
+  if (!record) return record.error();
+  const auto command = record->info.find("command");
+  record->source = command == record->info.end() || command->second.empty()
+                       ? word
+                       : fmt::format("{} ({})", word, command->second);
+  return record;
+}
+
 }  // namespace
 
+Result<record::Record> open_run(const std::string& path) {
+  if (const auto back = asks_for_kept_run(path)) return read_kept_run(path, *back);
+  return record::read_record(path);
+}
+
 Result<ExplainInput> open_explain_input(const std::string& path) {
+  if (const auto back = asks_for_kept_run(path)) {
+    auto record = read_kept_run(path, *back);
+    if (!record) return record.error();
+    return ExplainInput(std::make_shared<const record::Record>(std::move(*record)));
+  }
   auto input = sources::Input::open(path);
   if (!input) return input.error();
   auto first = (*input)->peek(kPeekBytes);

@@ -14,7 +14,14 @@ namespace tonnage::cli {
 
 using ExplainInput = std::variant<std::shared_ptr<const record::Record>, sources::Log>;
 
-// "-": standard input. Errors: those of the readers; kUnsupported (binary, and none of these).
+// What a file argument is where none is given: the last run that was kept.
+inline constexpr const char* kLastRun = "last";
+
+// A record by its file, or a kept run by `last`, `last~1`.
+Result<record::Record> open_run(const std::string& path);
+
+// "-": standard input; `last`, `last~1`: kept runs. Errors: those of the readers; kUnsupported
+// (binary, and none of these).
 Result<ExplainInput> open_explain_input(const std::string& path);
 
 // The same, if it must be a record or a snapshot.

@@ -149,6 +149,9 @@ std::string render_diff(const Diff& diff, const std::vector<report::DiffNote>& n
                         const report::TextOptions& options) {
   const Style style(options);
   std::string out = style.safe(diff.before) + "  ->  " + style.safe(diff.after) + "\n";
+  if (report::columns(out) > style.width())
+    out = wrap_text(style.safe(diff.before), style.width(), "before: ", "        ") +
+          wrap_text(style.safe(diff.after), style.width(), "after:  ", "        ");
   for (const report::DiffNote& note : notes)
     out += wrap_text(style.safe(note.source + ": " + note.text), prose_width(style), "! ", "  ");
   for (const DeviceDiff& device : diff.devices) {
@@ -171,9 +174,11 @@ std::string render_diff(const Diff& diff, const std::vector<report::DiffNote>& n
       std::string place = site_text(line.site);
       if (place.empty()) place = "(no line recorded)";
       out += "    " + style.right(change_text(line.before, line.after), 24) + "  " +
-             style.safe(place) +
-             fmt::format("  {}, {} -> {} tensors\n", report::category_title(line.category),
-                         line.count_before, line.count_after);
+             style.fit(fmt::format("{}  {}, {} -> {} tensors", place,
+                                   report::category_title(line.category), line.count_before,
+                                   line.count_after),
+                       style.width() - 30) +
+             "\n";
     }
     if (device.lines.empty()) out += "  no line changed\n";
   }

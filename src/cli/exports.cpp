@@ -18,8 +18,10 @@ void add_export_options(CLI::App* command, ExportFiles& files) {
                    "Also write the report with its charts as one HTML file, for a browser, offline")
       ->type_name("FILE");
   command
-      ->add_option("--perfetto", files.perfetto,
-                   "Also write the course of memory for ui.perfetto.dev or chrome://tracing")
+      ->add_option(
+          "--perfetto", files.perfetto,
+          "Also write the course of memory as a trace for ui.perfetto.dev; a name that ends "
+          "with .json gives Chrome's format, with limits")
       ->type_name("FILE");
   command->add_option("--trace", files.perfetto, "The older name of --perfetto")->group("");
   command
@@ -64,7 +66,10 @@ Result<void> write_exports(const std::vector<analysis::Explanation>& explanation
   };
   const std::array<Table, 3> tables = {
       {{files.perfetto,
-        [&](const report::Sink& sink) { return report::write_perfetto(explanations, sink); }},
+        [&](const report::Sink& sink) {
+          return files.perfetto.ends_with(".json") ? report::write_chrome_trace(explanations, sink)
+                                                   : report::write_perfetto(explanations, sink);
+        }},
        {files.csv,
         [&](const report::Sink& sink) { return report::write_allocations_csv(explanations, sink); }},
        {files.csv_events,

@@ -139,19 +139,23 @@ Examples:
   tonnage gpus "RTX 4090"
   tonnage gpus laptop ampere
   tonnage gpus --measure --output my-card.json)");
-  command->add_option(
-      "CARD", options->words,
-      "A card (\"RTX 3090\", h100, \"a100 1g.10gb\"), or words to list by (ampere, laptop, 4090)");
+  command
+      ->add_option("CARD", options->words,
+                   "A card (\"RTX 3090\", h100, \"a100 1g.10gb\"), or words to list by (ampere, "
+                   "laptop, 4090)")
+      ->type_name("CARD");
   command->add_flag("--list", options->list, "List, even if the words name one card");
   command->add_flag("--attributes", options->attributes,
                     "Every device attribute that the virtual driver answers for the card");
   command->add_flag("--json", options->json, "As JSON; bytes and rates as numbers");
-  command->add_option("--card", options->card_file, "Check and show a card file of your own");
+  command->add_option("--card", options->card_file, "Check and show a card file of your own")
+      ->type_name("FILE");
   command->add_flag("--measure", options->measure,
                     "Ask the real card of this machine and print its card file");
   command->add_option("--device", options->device, "Which real card to measure (default: 0)")
       ->check(CLI::Range(0, 255));
-  command->add_option("-o,--output", options->output, "Write the measured card file here");
+  command->add_option("-o,--output", options->output, "Write the measured card file here")
+      ->type_name("FILE");
   command->add_flag("--force", options->force, "Replace an existing file");
   command->callback([options, &exit_code] { exit_code = run_gpus(*options); });
 }

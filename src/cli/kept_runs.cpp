@@ -1,14 +1,19 @@
 #include "cli/kept_runs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -28,9 +33,9 @@ struct KeptRun {
   uint64_t bytes;
 };
 
-Error folder_error(const std::string& message, const fs::path& folder) {
-  return Error{ErrorCode::kIo, message, folder.string(),
-               "TONNAGE_KEEP_RUNS=0 keeps no runs, XDG_STATE_HOME names another place"};
+Error folder_error(const std::string& reason, const fs::path& folder) {
+  return Error{ErrorCode::kIo, "the run is not kept for `tonnage explain`: " + reason,
+               folder.string(), ""};
 }
 
 // The folder, open: ours, private and not behind a link. -1: errno says why.
@@ -51,17 +56,30 @@ bool make_folder(const fs::path& folder) {
   return ::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
 }
 
-std::vector<KeptRun> runs_in(const fs::path& folder) {  // oldest first
-  std::vector<KeptRun> runs;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::string name = at->path().filename().string();
-    struct stat is {};
-    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix) ||
-        ::lstat(at->path().c_str(), &is) != 0 || !S_ISREG(is.st_mode))
-      continue;
-    runs.push_back({std::move(name), static_cast<uint64_t>(is.st_size)});
+// Calls visit(name, its lstat) for each entry. The folder stays the one that was opened, whatever
+// its path leads to by now.
+template <class Visit>
+void visit_folder(int folder, Visit&& visit) {
+  const int fd = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const entries = fd < 0 ? nullptr : ::fdopendir(fd);
+  if (entries == nullptr) {
+    if (fd >= 0) ::close(fd);
+    return;
   }
+  while (const dirent* entry = ::readdir(entries)) {
+    struct stat is {};
+    if (::fstatat(folder, entry->d_name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode))
+      visit(std::string(entry->d_name), is);
+  }
+  ::closedir(entries);
+}
+
+std::vector<KeptRun> runs_in(int folder) {  // oldest first
+  std::vector<KeptRun> runs;
+  visit_folder(folder, [&](std::string name, const struct stat& is) {
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix) && is.st_uid == ::geteuid())
+      runs.push_back({std::move(name), static_cast<uint64_t>(is.st_size)});
+  });
   std::ranges::sort(runs, {}, &KeptRun::name);
   return runs;
 }
@@ -95,7 +113,24 @@ int copy_bytes(int from, int to) {
   }
 }
 
+// A limit on the size of files is an error and does not end the process.
+class NoSizeSignal {
+ public:
+  NoSizeSignal() {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    ::sigaction(SIGXFSZ, &ignore, &before_);
+  }
+  ~NoSizeSignal() { ::sigaction(SIGXFSZ, &before_, nullptr); }
+  NoSizeSignal(const NoSizeSignal&) = delete;
+  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
 int copy_into(int from, int folder, const std::string& name) {
+  const NoSizeSignal no_signal;
   const std::string unfinished = std::string(kUnfinished) + name;
   const int to = ::openat(folder, unfinished.c_str(),
                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -108,14 +143,41 @@ int copy_into(int from, int folder, const std::string& name) {
   return error;
 }
 
-void remove_unfinished(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    struct stat is {};
-    if (at->path().filename().string().starts_with(kUnfinished) &&
-        ::lstat(at->path().c_str(), &is) == 0 && ::time(nullptr) - is.st_mtime > kUnfinishedSeconds)
-      ::unlink(at->path().c_str());
+void remove_unfinished(int folder) {
+  std::vector<std::string> lost;
+  visit_folder(folder, [&](std::string name, const struct stat& is) {
+    if (name.starts_with(kUnfinished) && ::time(nullptr) - is.st_mtime > kUnfinishedSeconds)
+      lost.push_back(std::move(name));
+  });
+  for (const std::string& name : lost) ::unlinkat(folder, name.c_str(), 0);
+}
+
+void prune_runs(int folder, const KeepLimits& limits) {
+  const std::vector<KeptRun> runs = runs_in(folder);
+  uint64_t bytes = 0;
+  int kept = 0;
+  bool full = false;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    full = full || kept >= limits.runs || run->bytes > limits.bytes - std::min(bytes, limits.bytes);
+    if (full) {
+      ::unlinkat(folder, run->name.c_str(), 0);
+    } else {
+      bytes += run->bytes;
+      ++kept;
+    }
   }
+  remove_unfinished(folder);
+}
+
+// Another run's copy takes the room of the oldest ones before it is given up.
+int copy_with_room(int from, int folder, const std::string& name, const KeepLimits& limits,
+                   uint64_t size_bytes) {
+  int error = copy_into(from, folder, name);
+  if (error != ENOSPC && error != EDQUOT) return error;
+  prune_runs(folder,
+             {.runs = limits.runs / 2, .bytes = limits.bytes - std::min(limits.bytes, size_bytes)});
+  if (::lseek(from, 0, SEEK_SET) != 0) return error;
+  return copy_into(from, folder, name);
 }
 
 }  // namespace
@@ -146,59 +208,68 @@ Result<std::optional<fs::path>> keep_run(const fs::path& record, const fs::path&
   const int from = ::open(record.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat is {};
   if (from < 0 || ::fstat(from, &is) != 0) {
-    const Error error{ErrorCode::kIo, std::string("cannot be read: ") + ::strerror(errno),
-                      record.string(), ""};
+    const Error error = folder_error(std::string("cannot be read: ") + ::strerror(errno), record);
     if (from >= 0) ::close(from);
     return error;
   }
-  if (static_cast<uint64_t>(is.st_size) > limits.bytes) {
+  const auto size_bytes = static_cast<uint64_t>(is.st_size);
+  if (size_bytes > limits.bytes) {
     ::close(from);
-    return kept;
+    return folder_error(
+        fmt::format("its record has {} MiB, and {} MiB are the most; --record FILE keeps it",
+                    size_bytes >> 20, limits.bytes >> 20),
+        folder);
   }
   const int to = make_folder(folder) ? open_folder(folder) : -1;
   if (to < 0) {
-    const std::string why =
-        errno == EPERM || errno == ELOOP || errno == ENOTDIR
-            ? "the folder for kept runs is not this user's own folder"
-            : std::string("cannot make the folder for kept runs: ") + ::strerror(errno);
+    const std::string why = errno == EPERM || errno == ELOOP || errno == ENOTDIR
+                                ? "it is not this user's own folder"
+                                : ::strerror(errno);
     ::close(from);
     return folder_error(why, folder);
   }
   const std::string name = name_now();
-  const int error = copy_into(from, to, name);
+  const int error = copy_with_room(from, to, name, limits, size_bytes);
   ::close(from);
+  if (error == 0) prune_runs(to, limits);
   ::close(to);
-  if (error != 0)
-    return folder_error(std::string("the run cannot be kept: ") + ::strerror(error), folder);
-  prune_runs(folder, limits);
+  if (error != 0) return folder_error(::strerror(error), folder);
   kept = folder / name;
   return kept;
 }
 
-std::optional<fs::path> newest_run(const fs::path& folder) {
+std::optional<fs::path> kept_run(const fs::path& folder, size_t back) {
   const int fd = open_folder(folder);
   if (fd < 0) return std::nullopt;
+  const std::vector<KeptRun> runs = runs_in(fd);
   ::close(fd);
-  const std::vector<KeptRun> runs = runs_in(folder);
-  if (runs.empty()) return std::nullopt;
-  return folder / runs.back().name;
+  if (back >= runs.size()) return std::nullopt;
+  return folder / runs[runs.size() - 1 - back].name;
 }
 
-void prune_runs(const fs::path& folder, const KeepLimits& limits) {
-  const std::vector<KeptRun> runs = runs_in(folder);
-  uint64_t bytes = 0;
-  int kept = 0;
-  bool full = false;
-  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
-    full = full || kept >= limits.runs || run->bytes > limits.bytes - std::min(bytes, limits.bytes);
-    if (full) {
-      ::unlink((folder / run->name).c_str());
-    } else {
-      bytes += run->bytes;
-      ++kept;
-    }
-  }
-  remove_unfinished(folder);
+std::optional<size_t> runs_back(std::string_view word) {
+  if (word == "last") return 0;
+  if (!word.starts_with("last~")) return std::nullopt;
+  word.remove_prefix(5);
+  size_t back = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), back);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return back;
+}
+
+Result<fs::path> find_kept_run(size_t back) {
+  const std::string word = back == 0 ? "last" : fmt::format("last~{}", back);
+  const auto folder = kept_runs_folder();
+  if (!folder)
+    return Error{ErrorCode::kNotFound, "no runs are kept: neither XDG_STATE_HOME nor HOME is set",
+                 word, "give a file: tonnage run --record FILE writes one"};
+  if (auto run = kept_run(*folder, back)) return *run;
+  size_t there = 0;
+  while (there < back && kept_run(*folder, there)) ++there;
+  return Error{ErrorCode::kNotFound,
+               there == 0 ? "no run has been kept"
+                          : fmt::format("only {} run{} kept", there, there == 1 ? " is" : "s are"),
+               word, "give a file, or run the command again: tonnage run -- python train.py"};
 }
 
 }  // namespace tonnage::cli

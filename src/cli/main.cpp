@@ -9,31 +9,14 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
-#include "cli/explain.h"
-#include "cli/gpus.h"
 #include "cli/near_names.h"
 #include "cli/output.h"
-#include "cli/recorder_build.h"
 #include "cli/run.h"
 
 namespace {
 
 using namespace tonnage;
 using namespace tonnage::cli;
-
-constexpr const char* kAbout =
-    "What the GPU memory of neural-network training does, without a GPU: your own command runs, "
-    "unmodified, on a virtual GPU.";
-
-constexpr const char* kFooter = R"(
-Examples:
-  tonnage run --gpu "RTX 3060" -- python train.py --batch-size 64
-  tonnage explain snapshot.pickle
-  tonnage run --gpu a100-80gbx4 --json -- torchrun --nproc-per-node 4 train.py > report.json
-  tonnage gpus
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the answer is no (does not fit, a threshold was crossed,
-a run that cannot be judged);
-`tonnage run` exits with its command's own code.)";
 
 // A word in a command's place that is none: near names, exit 2.
 bool is_unknown_command(CLI::App& app, int argc, char** argv) {
@@ -53,18 +36,9 @@ bool is_unknown_command(CLI::App& app, int argc, char** argv) {
 }
 
 int run_main(int argc, char** argv) {
-  CLI::App app(kAbout, "tonnage");
-  app.footer(kFooter);
-  app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("tonnage " TONNAGE_VERSION));
+  CLI::App app;
   int exit_code = kExitSuccess;
-  add_run_command(app, exit_code);
-  add_gpus_command(app, exit_code);
-  add_report_command(app, exit_code);
-  add_explain_commands(app, exit_code);
-  add_doctor_command(app, exit_code);
-  add_recorder_command(app, exit_code);
-  add_version_command(app, exit_code);
+  add_commands(app, exit_code);
 
   if (argc < 2) {
     std::fputs(app.help().c_str(), stderr);

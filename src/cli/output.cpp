@@ -72,6 +72,20 @@ void say(const std::string& text) {
 
 void say(const Error& error) { say(error.text()); }
 
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-~";
+  if (!text.empty() && text.front() != '~' && text.find_first_not_of(kPlain) == std::string::npos)
+    return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string explain_command(const std::string& file) {
+  return file == "last" ? "tonnage explain" : "tonnage explain " + shell_word(file);
+}
+
 int exit_code_of(const Error& error) {
   return error.code == ErrorCode::kUsage ? kExitUsage : kExitFailure;
 }

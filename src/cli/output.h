@@ -15,6 +15,11 @@ namespace tonnage::cli {
 void say(const std::string& text);
 void say(const Error& error);
 
+// As a shell reads it back: quoted where it must be.
+std::string shell_word(const std::string& text);
+// "tonnage explain FILE"; for the last run without it.
+std::string explain_command(const std::string& file);
+
 // 2 for what the user asked wrongly, else 1.
 int exit_code_of(const Error& error);
 

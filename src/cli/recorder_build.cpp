@@ -281,13 +281,16 @@ Examples:
   command
       ->add_option("--build", arguments->root,
                    "PyTorch's root folder: the one with lib/libc10_cuda.so and include/")
+      ->type_name("FOLDER")
       ->required();
-  command->add_option("--output", arguments->output,
-                      "folder for the recorder (default: the user's cache folder)");
-  command->add_option("--compiler", arguments->compiler,
-                      "C++20 compiler (default: $CXX, else c++)");
-  command->add_flag("--force", arguments->force, "compile even if there is one");
-  command->add_flag("--quiet", arguments->quiet, "do not print its path");
+  command
+      ->add_option("--output", arguments->output,
+                   "Folder for the recorder (default: the user's cache folder)")
+      ->type_name("FOLDER");
+  command->add_option("--compiler", arguments->compiler, "C++20 compiler (default: $CXX, else c++)")
+      ->type_name("PROGRAM");
+  command->add_flag("--force", arguments->force, "Compile even if there is one");
+  command->add_flag("--quiet", arguments->quiet, "Do not print its path");
   command->callback([arguments, &exit_code] {
     exit_code = kExitFailure;
     const auto paths = find_install_paths();

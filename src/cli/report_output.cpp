@@ -15,10 +15,14 @@ namespace tonnage::cli {
 namespace {
 
 std::string text_of(const analysis::Report& report, const ReportOutput& output,
-                    const std::vector<std::string>& lines, int fd) {
+                    const std::vector<std::string>& lines, const std::string& more, int fd) {
   const auto options = output.file.empty() ? report::text_options_for(fd) : report::TextOptions{};
-  return output.brief ? report::render_brief(report, options, lines)
-                      : report::render_text(report, options, lines);
+  std::string text = output.brief ? report::render_brief(report, options, lines)
+                                  : report::render_text(report, options, lines);
+  // Of a command that used no GPU there is no more to say.
+  if (!more.empty() && report.verdict != analysis::Verdict::kNothingUsed)
+    text += fmt::format("{}More: {}\n", output.brief ? "" : "\n", more);
+  return text;
 }
 
 }  // namespace
@@ -44,12 +48,12 @@ Result<void> deliver_report(const analysis::Explanation& explanation, const Repo
   }
   if (output.quiet && output.file.empty() && !output.json) return {};
   const analysis::Report& report = *explanation.report;
-  std::vector<std::string> lines = report::main_finding(explanation, more);
+  std::vector<std::string> lines = report::main_finding(explanation);
   const std::string finding = lines.empty() ? "" : lines.front();
   lines.insert(lines.end(), notes.begin(), notes.end());
   const int fd = output.text_to_stderr ? STDERR_FILENO : STDOUT_FILENO;
-  const std::string text =
-      output.json ? report::to_json(report, 2, finding) + "\n" : text_of(report, output, lines, fd);
+  const std::string text = output.json ? report::to_json(report, 2, finding) + "\n"
+                                       : text_of(report, output, lines, more, fd);
   if (!output.file.empty()) {
     if (auto written = write_file(output.file, text, output.force); !written)
       return written.error();

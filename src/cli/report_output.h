@@ -21,7 +21,8 @@ struct ReportOutput {
 
 void add_report_options(CLI::App* command, ReportOutput& output);
 
-// more: the command that explains the record. notes: sentences to stand below the main finding.
+// more: the command that explains the record, as the text's last line; "": none. notes: sentences
+// to stand below the main finding.
 Result<void> deliver_report(const analysis::Explanation& explanation, const ReportOutput& output,
                             const std::string& more, const std::vector<std::string>& notes = {});
 

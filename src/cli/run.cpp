@@ -13,6 +13,7 @@
 #include "cli/child.h"
 #include "cli/command_end.h"
 #include "cli/exit_codes.h"
+#include "cli/kept_runs.h"
 #include "cli/near_names.h"
 #include "cli/need_run.h"
 #include "cli/output.h"
@@ -29,7 +30,7 @@ struct RunOptions {
   std::string gpu, memory, record;
   ReportOutput output;
   bool real = false, no_stacks = false, no_known_values = false, true_need = false,
-       no_true_need = false;
+       no_true_need = false, no_keep = false;
   double assume_selected = -1;
   std::vector<std::string> command;
 };
@@ -82,12 +83,26 @@ std::string find_need(const RunOptions& options, NeedRunOptions need_run,
   return "";
 }
 
+// Keeps the record for `tonnage explain` without a file. The command that explains this run; "" if
+// there is none.
+std::string keep_record(const RunOptions& options, const SessionFiles& files) {
+  const std::string by_file = options.record.empty() ? "" : explain_command(options.record);
+  const auto folder = options.no_keep ? std::nullopt : kept_runs_folder();
+  if (!folder) return by_file;
+  const auto kept = keep_run(files.record_path(), *folder, keep_limits());
+  if (!kept && !options.output.quiet) say(kept.error());
+  return by_file.empty() && kept && *kept ? "tonnage explain" : by_file;
+}
+
 Result<void> print_report(const RunOptions& options, const NeedRunOptions& need_run,
                           const StandardInput& input, const InstallPaths& paths,
                           const SessionFiles& files) {
   const ReportOutput& output = options.output;
   const bool wanted = !output.quiet || output.json || !output.file.empty() || output.exports.any();
-  if (!wanted && !options.true_need) return {};
+  if (!wanted && !options.true_need) {
+    keep_record(options, files);
+    return {};
+  }
   auto record = record::read_record(files.record_path().string());
   if (!record) return record.error();
   record->source = options.record;
@@ -96,8 +111,7 @@ Result<void> print_report(const RunOptions& options, const NeedRunOptions& need_
   if (std::string note = find_need(options, need_run, input, paths, files, explanation);
       !note.empty())
     notes.push_back(std::move(note));
-  return deliver_report(explanation, output,
-                        options.record.empty() ? "" : "tonnage explain " + options.record, notes);
+  return deliver_report(explanation, output, keep_record(options, files), notes);
 }
 
 Result<int> run(const RunOptions& options) {
@@ -191,7 +205,9 @@ could not be started; 2 for wrong usage of Tonnage, 1 if Tonnage itself failed b
 A command that runs out of memory within a minute runs once more by itself, on a card without limit: the report then says
 what it needs. That run reads no input, its output goes nowhere, and it can write no files but caches and temporary ones.
 Environment: TONNAGE_GPU is used where --gpu is missing; without both the card is an {}. The card honours
-CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
+CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives. The last 10 runs are kept, in $XDG_STATE_HOME/tonnage/runs or
+~/.local/state/tonnage/runs, private, at most 512 MiB together: `tonnage explain` without a file explains the last one.
+TONNAGE_KEEP_RUNS is another number; 0 and --no-keep keep none.
 Examples:
   tonnage run --gpu "RTX 3060" -- python train.py --batch-size 64
   tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py
@@ -230,6 +246,8 @@ Examples:
       ->add_flag("--no-true-need", options->no_true_need,
                  "If it runs out of memory: leave it at that")
       ->excludes("--true-need");
+  command->add_flag("--no-keep", options->no_keep,
+                    "Do not keep this run for `tonnage explain` without a file");
   command->add_flag("--quiet,-q", options->output.quiet, "No report on the terminal");
   command->callback([command, options, &exit_code] {
     options->command = command->remaining();

@@ -10,7 +10,7 @@ namespace tonnage::cli {
 void add_version_command(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("version", "Print the versions of Tonnage and of its file formats");
-  command->footer("\nExample:\n  tonnage version");
+  command->footer("\nExamples:\n  tonnage version\n  tonnage --version");
   command->callback([&exit_code] {
     fmt::print("tonnage {}\nrecord format {} (reads {} to {})\nsession format {}\n",
                TONNAGE_VERSION, record::kFormatVersion, record::kOldestReadableVersion,

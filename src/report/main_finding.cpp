@@ -48,7 +48,7 @@ std::string advice_of(const Finding& finding, const Report* report) {
 
 }  // namespace
 
-std::vector<std::string> main_finding(const Explanation& explanation, const std::string& more) {
+std::vector<std::string> main_finding(const Explanation& explanation) {
   const Finding* finding = main_of(explanation);
   if (finding == nullptr) return {};
   const char* what = finding->kind == FindingKind::kLeak ? "Leak"
@@ -67,9 +67,7 @@ std::vector<std::string> main_finding(const Explanation& explanation, const std:
   text = with_stop(text);
   const std::string advice = with_stop(advice_of(*finding, explanation.report.get()));
   if (!advice.empty()) text += " " + advice;
-  std::vector<std::string> out = {std::move(text)};
-  if (!more.empty()) out.push_back("More: " + more);
-  return out;
+  return {std::move(text)};
 }
 
 }  // namespace tonnage::report

@@ -1,5 +1,5 @@
 // What `tonnage run` and `tonnage report` say under the headline: the main finding in a sentence or
-// two, and the command that says more.
+// two.
 #pragma once
 
 #include <string>
@@ -9,8 +9,7 @@
 
 namespace tonnage::report {
 
-// more: "tonnage explain run.tonnage". Empty if nothing was found.
-std::vector<std::string> main_finding(const analysis::Explanation& explanation,
-                                      const std::string& more);
+// Empty if nothing was found.
+std::vector<std::string> main_finding(const analysis::Explanation& explanation);
 
 }  // namespace tonnage::report

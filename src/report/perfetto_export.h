@@ -1,31 +1,25 @@
-// Memory over time in Chrome's trace format, for ui.perfetto.dev, chrome://tracing and other
-// readers.
+// Memory over time as a trace, for ui.perfetto.dev and other readers of traces.
 //
-// One track group for each device: counters (allocated, by category, reserved, the whole device),
-// blocks and segments as asynchronous slices from allocation to free, out-of-memory as instants.
-// One for each process: steps, phases and annotations as slices.
+// One group of tracks for each device: counters (allocated, by category, reserved, the whole
+// device), blocks and segments as slices from allocation to free, failures as instants. One for
+// each process: steps, phases and annotations as slices.
 #pragma once
 
 #include <vector>
 
 #include "analysis/diagnosis/findings.h"
 #include "report/sink.h"
+#include "report/trace/json_format.h"
 
 namespace tonnage::report {
 
-// Viewers load the whole file. Up to these numbers everything is written; beyond them counters keep
-// the peak of each equal share of the events, and the smallest blocks are left out (the trace's
-// otherData says how many).
-inline constexpr size_t kPerfettoCounterPoints = 200'000;
-inline constexpr size_t kPerfettoBlocks = 100'000;
+// In Perfetto's own format: all events and blocks, however many. Logs are left out: they have no
+// events. False: the sink refused.
+bool write_perfetto(const std::vector<analysis::Explanation>& explanations, const Sink& sink);
 
-struct PerfettoLimits {
-  size_t counter_points = kPerfettoCounterPoints;
-  size_t blocks = kPerfettoBlocks;  // of one device
-};
-
-// Logs are left out: they have no events. False: the sink refused.
-bool write_perfetto(const std::vector<analysis::Explanation>& explanations, const Sink& sink,
-                    const PerfettoLimits& limits = {});
+// In Chrome's JSON. Viewers load the whole file: beyond the limits counters keep the peak of each
+// equal share of the events, and the smallest blocks are left out (the trace's otherData says so).
+bool write_chrome_trace(const std::vector<analysis::Explanation>& explanations, const Sink& sink,
+                        const trace::JsonLimits& limits = {});
 
 }  // namespace tonnage::report

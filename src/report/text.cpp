@@ -346,9 +346,13 @@ class Writer {
               : format_bytes(group.size_bytes);
       std::string kind = group.kind.empty() || device.uses_pytorch ? category_title(group.category)
                                                                    : style_.safe(group.kind);
-      std::string where = style_.safe(group.name);
-      if (const std::string site = style_.site(group.site); !site.empty())
-        where += (where.empty() ? "" : "  ") + site;
+      std::string where = style_.site(group.site);
+      if (!group.name.empty()) {  // a long name takes no line's place
+        const analysis::Site& site = group.site;
+        where = style_.place(site.user_line.known() ? site.user_line : site.line, false);
+        where += (where.empty() ? "" : "  ") + style_.safe(group.name);
+        if (!site.op.empty()) where.append(style_.dot()).append(style_.safe(site.op));
+      }
       line("    " + style_.right(size, 17) + "  " +
            style_.paint(style_.left(kind, 15), category_color(group.category)) + "  " +
            style_.fit(where, style_.width() - 4 - 17 - 2 - 15 - 2));

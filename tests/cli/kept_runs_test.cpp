@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace tonnage::cli {
 namespace {
@@ -44,26 +46,56 @@ class KeptRuns : public testing::Test {
 };
 
 TEST_F(KeptRuns, TheNewestIsFound) {
-  EXPECT_FALSE(newest_run(folder_));
+  EXPECT_FALSE(kept_run(folder_));
   keep("first");
   const fs::path second = keep("second");
-  ASSERT_TRUE(newest_run(folder_));
-  EXPECT_EQ(second, *newest_run(folder_));
+  ASSERT_TRUE(kept_run(folder_));
+  EXPECT_EQ(second, *kept_run(folder_));
   EXPECT_EQ("second", read(second));
+}
+
+TEST_F(KeptRuns, EarlierOnesAreCountedBack) {
+  for (const char* text : {"first", "second", "third"}) keep(text);
+  EXPECT_EQ("third", read(*kept_run(folder_, 0)));
+  EXPECT_EQ("first", read(*kept_run(folder_, 2)));
+  EXPECT_FALSE(kept_run(folder_, 3));
+  EXPECT_EQ(0u, runs_back("last").value());
+  EXPECT_EQ(12u, runs_back("last~12").value());
+  for (const char* word : {"last~", "last~x", "last~-1", "last2", "lastx", ""})
+    EXPECT_FALSE(runs_back(word)) << word;
+}
+
+TEST_F(KeptRuns, ManyAtOnce) {
+  fs::create_directories(base_ / "records");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([this, i] {
+      const fs::path path = base_ / "records" / std::to_string(i);
+      std::ofstream(path) << std::string(1 << 20, static_cast<char>('a' + i));
+      for (int run = 0; run < 8; ++run) EXPECT_TRUE(keep_run(path, folder_, {.runs = 3}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(3u, count());
+  for (size_t back = 0; back < 3; ++back) {
+    const std::string text = read(*kept_run(folder_, back));
+    EXPECT_EQ(size_t{1} << 20, text.size());
+    EXPECT_EQ(std::string::npos, text.find_first_not_of(text.front()));  // of one run alone
+  }
 }
 
 TEST_F(KeptRuns, AreFewInNumber) {
   for (int i = 0; i < 7; i++) keep("run " + std::to_string(i), {.runs = 3});
   EXPECT_EQ(3u, count());
-  EXPECT_EQ("run 6", read(*newest_run(folder_)));
+  EXPECT_EQ("run 6", read(*kept_run(folder_)));
 }
 
 TEST_F(KeptRuns, AreFewInBytes) {
   for (int i = 0; i < 5; i++) keep(std::string(100, 'x'), {.runs = 10, .bytes = 250});
   EXPECT_EQ(2u, count());
   auto too_large = keep_run(record(std::string(300, 'x')), folder_, {.runs = 10, .bytes = 250});
-  ASSERT_TRUE(too_large.has_value());
-  EXPECT_FALSE(*too_large);
+  ASSERT_FALSE(too_large.has_value());
+  EXPECT_NE(std::string::npos, too_large.error().message.find("--record FILE"));
   EXPECT_EQ(2u, count());
 }
 
@@ -88,7 +120,7 @@ TEST_F(KeptRuns, AreNotKeptBehindALink) {
   ASSERT_FALSE(kept.has_value());
   EXPECT_NE(std::string::npos, kept.error().message.find("not this user's own"));
   EXPECT_TRUE(fs::is_empty(base_ / "elsewhere"));
-  EXPECT_FALSE(newest_run(folder_));
+  EXPECT_FALSE(kept_run(folder_));
 }
 
 TEST_F(KeptRuns, OtherFilesStay) {
@@ -98,7 +130,7 @@ TEST_F(KeptRuns, OtherFilesStay) {
   for (int i = 0; i < 3; i++) keep("y", {.runs = 1});
   EXPECT_TRUE(fs::exists(folder_ / "notes.txt"));
   EXPECT_TRUE(fs::is_symlink(folder_ / "run-99999999T000000.tonnage"));
-  EXPECT_EQ("y", read(*newest_run(folder_)));
+  EXPECT_EQ("y", read(*kept_run(folder_)));
 }
 
 TEST_F(KeptRuns, TheEnvironmentSaysWhereAndHowMany) {

@@ -44,6 +44,13 @@ def run_plain(command, env=None, timeout=300, cwd=None):
     return Outcome(done.returncode, done.stdout, done.stderr, None)
 
 
+@pytest.fixture(autouse=True)
+def state_home(tmp_path, monkeypatch):
+    """Runs are kept for `tonnage explain`: each test has its own, and the user's stay as they are."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
 @pytest.fixture
 def tonnage():
     """tonnage(arguments…): the binary itself."""

@@ -21,7 +21,7 @@ OTHERS = ["/dev/null", "/proc/self/status", str(HERE), "/nothing/there"]
 
 
 def output(command, **environment):
-    done = subprocess.run(command, env=dict(os.environ, **environment), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=dict(os.environ, TONNAGE_KEEP_RUNS="0", **environment), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, (command, done.returncode, done.stdout, done.stderr)
     return done.stdout
 

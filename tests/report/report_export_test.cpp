@@ -59,9 +59,9 @@ struct Sample {
 };
 
 json trace_of(const std::vector<analysis::Explanation>& explanations,
-              const PerfettoLimits& limits = {}) {
+              const trace::JsonLimits& limits = {}) {
   std::string text;
-  EXPECT_TRUE(write_perfetto(
+  EXPECT_TRUE(write_chrome_trace(
       explanations,
       [&](std::string_view piece) {
         text += piece;
@@ -352,7 +352,7 @@ TEST(TraceExport, WithoutTimesEventsAreCounted) {
 TEST(TraceExport, AFullDiskStopsIt) {
   Sample sample;
   int pieces = 0;
-  EXPECT_FALSE(write_perfetto(explained(sample.b), [&](std::string_view) {
+  EXPECT_FALSE(write_chrome_trace(explained(sample.b), [&](std::string_view) {
     ++pieces;
     return false;
   }));
@@ -375,6 +375,7 @@ TEST(TraceExport, WhateverACutSnapshotGivesCanBeWritten) {
         analysis::explain(std::make_shared<const record::Record>(std::move(*record)))};
     EXPECT_FALSE(report::summary_of(explanations[0]).empty());
     trace_of(explanations);
+    EXPECT_TRUE(write_perfetto(explanations, [](std::string_view) { return true; }));
     EXPECT_TRUE(write_allocations_csv(explanations, [](std::string_view) { return true; }));
     EXPECT_TRUE(write_events_csv(explanations, [](std::string_view) { return true; }));
   }

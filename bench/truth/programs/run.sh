@@ -14,6 +14,7 @@ out=$(realpath "${2:?$usage}")
 jobs=${3:?$usage}
 shift 3
 work=$(mktemp -d)
+export TONNAGE_KEEP_RUNS=${TONNAGE_KEEP_RUNS:-0}  # the user's own last runs stay
 
 trim() { echo $1; }
 
