@@ -196,9 +196,11 @@ CheckRow verdict_row(const Explanation& explanation) {
   const analysis::Report& report = *explanation.report;
   CheckRow row{"verdict", std::nullopt, std::nullopt, true, report::headline(report)};
   if (report.from_snapshot) {
-    row.passed = explanation.failures.empty() || explanation.failures.back().recovered;
-    if (!row.passed)
+    if (!explanation.failures.empty() && !explanation.failures.back().recovered)
       row = {"out_of_memory", std::nullopt, std::nullopt, false, report::summary_of(explanation)};
+    else if (report.info.count("partial") != 0)
+      row = {"verdict", std::nullopt, std::nullopt, false,
+             "the snapshot is cut off: what came after is not known"};
     return row;
   }
   if (report.verdict == analysis::Verdict::kDoesNotFit) row.name = "out_of_memory";
