@@ -19,8 +19,8 @@ Examples:
   tonnage explain snapshot.pickle
   tonnage run --gpu a100-80gbx4 --json -- torchrun --nproc-per-node 4 train.py > report.json
   tonnage gpus
-Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the answer is no (does not fit, a threshold was crossed,
-a run that cannot be judged);
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the answer is no (does not fit, a threshold was
+crossed, a run that cannot be judged);
 `tonnage run` exits with its command's own code.)";
 
 }  // namespace

@@ -73,7 +73,8 @@ std::string prose(const std::vector<std::string>& lines) {
   };
   for (const std::string& line : lines) {
     const std::string first = line.substr(0, line.find(' '));
-    if (first.ends_with(':') || line.starts_with("Exit code") || line.starts_with("A command"))
+    if (first.ends_with(':') || line.starts_with("Exit code") || line.starts_with("A command") ||
+        line.starts_with("The last"))
       end_paragraph();
     paragraph += (paragraph.empty() ? "" : " ") + line;
   }

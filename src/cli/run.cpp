@@ -198,16 +198,20 @@ void add_run_command(CLI::App& app, int& exit_code) {
       app.add_subcommand("run", "Run a command on virtual GPUs and report its memory");
   command->prefix_command();
   command->footer(fmt::format(R"(
-The command runs unmodified, on this machine's CPU; a real GPU is not touched. The report goes to standard error, or with
---json to standard output, and then the command's own output goes to standard error.
-Exit code: the command's own (128 + signal if it was killed), also when it ran out of virtual memory; 127 and 126 if it
-could not be started; 2 for wrong usage of Tonnage, 1 if Tonnage itself failed before the start.
-A command that runs out of memory within a minute runs once more by itself, on a card without limit: the report then says
-what it needs. That run reads no input, its output goes nowhere, and it can write no files but caches and temporary ones.
-Environment: TONNAGE_GPU is used where --gpu is missing; without both the card is an {}. The card honours
-CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives. The last 10 runs are kept, in $XDG_STATE_HOME/tonnage/runs or
-~/.local/state/tonnage/runs, private, at most 512 MiB together: `tonnage explain` without a file explains the last one.
-TONNAGE_KEEP_RUNS is another number; 0 and --no-keep keep none.
+The command runs unmodified, on this machine's CPU; a real GPU is not touched. The report goes to
+standard error, or with --json to standard output, and then the command's own output goes to
+standard error.
+Exit code: the command's own (128 + signal if it was killed), also when it ran out of virtual
+memory; 127 and 126 if it could not be started; 2 for wrong usage of Tonnage, 1 if Tonnage itself
+failed before the start.
+A command that runs out of memory within a minute runs once more by itself, on a card without
+limit: the report then says what it needs. That run reads no input, its output goes nowhere, and it
+can write no files but caches and temporary ones.
+The last 10 runs are kept, in $XDG_STATE_HOME/tonnage/runs or ~/.local/state/tonnage/runs, private,
+at most 512 MiB together: `tonnage explain` without a file explains the last one.
+Environment: TONNAGE_GPU is used where --gpu is missing; without both the card is an {}.
+TONNAGE_KEEP_RUNS is the number of runs to keep; 0 and --no-keep keep none. The card honours
+CUDA_VISIBLE_DEVICES. TMPDIR is where the session lives.
 Examples:
   tonnage run --gpu "RTX 3060" -- python train.py --batch-size 64
   tonnage run --gpu h100x2 --memory 40GiB -- torchrun --nproc-per-node 2 train.py

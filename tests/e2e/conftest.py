@@ -46,7 +46,7 @@ def run_plain(command, env=None, timeout=300, cwd=None):
 
 @pytest.fixture(autouse=True)
 def state_home(tmp_path, monkeypatch):
-    """Runs are kept for `tonnage explain`: each test has its own, and the user's stay as they are."""
+    """Each test has kept runs of its own: the user's stay as they are."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state"
 
