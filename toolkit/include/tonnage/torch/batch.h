@@ -41,14 +41,14 @@ enum class LearningRateRule : uint8_t {
   kSquareRoot,  // Krizhevsky 2014; for Adam Malladi et al. 2022
 };
 
-// The rate for `batch` where `base_rate` was right for `base_batch`; both > 0.
+// The learning rate for `batch`, if `base_rate` is right for `base_batch`; both > 0.
 double scaled_learning_rate(double base_rate, int64_t base_batch, int64_t batch,
                             LearningRateRule rule);
 
 struct AccumulatorOptions {
   int64_t window = 1;  // parts per update
-  // The last window of an epoch may be shorter: for its one update the rate follows its size by
-  // this rule.
+  // The last window of an epoch may be shorter. For its update, this rule sets the learning rate by
+  // its size.
   LearningRateRule partial_window_rule = LearningRateRule::kConstant;
   GradScaler* scaler = nullptr;  // float16: scales the losses, steps and updates; not owned
   std::function<void()>
@@ -92,8 +92,8 @@ class GradientAccumulator {
 
 // --- Out of memory ---
 
-// True for c10::OutOfMemoryError, std::bad_alloc, and the same thing in disguise (cuBLAS and cuDNN
-// workspaces, the driver's).
+// True for c10::OutOfMemoryError, std::bad_alloc, and other errors that mean out of memory
+// (workspaces of cuBLAS and cuDNN, the driver).
 bool is_out_of_memory(const std::exception& error);
 
 // Releases cached device memory of all CUDA devices. Only useful outside of the scope that failed:
@@ -141,9 +141,9 @@ struct DegradeResult {
   std::vector<std::string> changes;  // in order
 };
 
-// Runs `attempt`; when it runs out of memory it is unwound, the cache is released, the next knob is
-// turned, in the order batch, resolution, width, freezing, CPU, each to its end before the next,
-// and it runs again. If nothing is left, the last error comes through, with the list of what was
+// Runs `attempt`; if it runs out of memory, its stack is unwound, the cache is released, and it
+// runs again with less work. The order is batch, resolution, width, freezing, CPU; each goes to its
+// end before the next. If nothing is left, the last error is thrown, with the list of what was
 // tried. `attempt` must leave nothing behind when it fails (build the model inside of it, or load
 // it from a checkpoint).
 DegradeResult run_or_degrade(const std::function<void(const Workload&)>& attempt, Workload start,

@@ -73,7 +73,7 @@ struct ChainFigures {
   double seconds = 0;
 };
 
-// Plays the steps through, layer by layer, and counts. Shares nothing with the planner.
+// Simulates the steps, layer by layer, and counts. It shares no code with the planner.
 ChainFigures simulate_chain(const ChainCosts& costs, const std::vector<ChainStep>& steps);
 
 // Runs every layer three times forward and backward on `input`, with its results as the next one's

@@ -112,7 +112,7 @@ bool has_tensor(const T& results) {
 
 class CheckpointSegment;
 
-// The first run: what the second one needs is kept when it is made, and its hooks are on until it
+// The first run: its constructor keeps what the second run needs, and its hooks are active until it
 // ends.
 class CheckpointRun {
  public:
@@ -173,7 +173,7 @@ requires(!std::is_same_v<std::decay_t<Function>, CheckpointOptions>) auto checkp
 // A chain of layers, one after the other.
 using Layer = std::function<::torch::Tensor(::torch::Tensor)>;
 
-// The layers of a Sequential; they hold its modules. Every layer must take one tensor and return one.
+// The layers of a Sequential; they hold its modules. Each layer must take and return one tensor.
 std::vector<Layer> layers_of(const ::torch::nn::Sequential& model);
 
 // Runs the chain in `segments` parts of equal length, all but the last one checkpointed (the

@@ -98,13 +98,11 @@ struct PrefetchOptions {
 
 // Makes batches ready on threads of its own: the source is called, what it returns is copied to
 // pinned memory and from there to the device on a stream of its own, while the device computes. On
-// the CPU batches are passed on as they are.
-//
-// What next() returns is valid for work that is queued on the current stream before the next call
-// of next(). Let go of a batch before that call, as the loop above does: a tensor that is kept
-// longer stays valid, but its memory is not reused. Errors: what the source threw comes out of
-// next() in the place of that batch, and again in every later call; c10::Error for options out of
-// range. Threads: next() by one thread at a time.
+// the CPU batches are passed on as they are.  What next() returns is valid for work that is queued
+// on the current stream before the next call of next(). Release a batch before that call, as the
+// loop above does: a tensor that is kept longer stays valid, but its memory is not reused. Errors:
+// what the source threw comes out of next() in the place of that batch, and again in every later
+// call; c10::Error for options out of range. Threads: next() by one thread at a time.
 class PrefetchLoader {
  public:
   PrefetchLoader(BatchSource source, PrefetchOptions options);

@@ -45,8 +45,9 @@ void clear_cufft_plan_cache(c10::Device device = c10::kCUDA);
 
 // The allocator's settings in the form of PYTORCH_CUDA_ALLOC_CONF:
 // "max_split_size_mb:128,garbage_collection_threshold:0.8". They hold from the next allocation on.
-// What is not named goes back to its default, or keeps its value, as the libtorch at hand does it.
-// Error: c10::Error for a text that it does not understand; the settings before are put back.
+// A setting that is not named goes back to its default, or keeps its value; this depends on the
+// libtorch version. Error: c10::Error for a text that it does not understand; the settings before
+// are put back.
 void set_allocator_settings(const std::string& settings);
 std::string allocator_settings();
 

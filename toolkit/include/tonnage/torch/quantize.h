@@ -156,7 +156,7 @@ class QatConv2dImpl : public ::torch::nn::Module {
 };
 TORCH_MODULE(QatConv2d);
 
-// What QAT was for: int8 kernels with the ranges that were learnt. CPU, float in and out.
+// The result of QAT: int8 kernels with the learnt ranges. CPU, float in and out.
 class QuantizedLayerImpl : public ::torch::nn::Module {
  public:
   explicit QuantizedLayerImpl(const QatLinear& layer);
@@ -171,8 +171,7 @@ class QuantizedLayerImpl : public ::torch::nn::Module {
 };
 TORCH_MODULE(QuantizedLayer);
 
-// A new Sequential in which Linear and Conv2d are their QAT twins; other modules are the same
-// objects.
+// A new Sequential with QAT versions of Linear and Conv2d; other modules are the same objects.
 ::torch::nn::Sequential prepare_qat(const ::torch::nn::Sequential& net);
 // A new Sequential in which QAT layers are int8 layers.
 ::torch::nn::Sequential convert(const ::torch::nn::Sequential& qat);

@@ -40,7 +40,7 @@
 
 namespace tonnage {
 
-// One saved tensor in its packed form. Destroyed when the graph lets go of it.
+// One saved tensor in its packed form. Destroyed when the graph releases it.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
@@ -62,8 +62,8 @@ std::unique_ptr<PackedTensor> pack_with(
 // The tensor as it is, with the check that nothing was written to it in between.
 std::unique_ptr<PackedTensor> pack_unchanged(const ::torch::Tensor& tensor);
 
-// True for a parameter (a leaf that requires a gradient) and for views of one: their memory is not
-// the graph's to save.
+// True for a parameter (a leaf that requires a gradient) and for its views: their memory stays
+// alive without the graph.
 bool is_parameter_storage(const ::torch::Tensor& tensor);
 
 // Hooks for the current thread until the guard ends; null: none, although there are some further

@@ -16,7 +16,7 @@
 // is not saved in the forward pass.
 //
 // Devices, types: any. Threads: not while forward or backward passes run. Owns: modules own their
-// parameters, as ever.
+// parameters.
 //
 // Source of the method: Press and Wolf, "Using the Output Embedding to Improve Language Models",
 // EACL 2017 (tied weights); Lan et al., "ALBERT", ICLR 2020 (shared layers).
