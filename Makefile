@@ -137,15 +137,17 @@ bench: configure-tests
 	bench/truth/run_truth.py rows -j 2 --json $(BUILD)/bench/truth-rows.json
 	test ! -d .programs || bench/truth/run_truth.py programs -j 2 --json $(BUILD)/bench/truth-programs.json
 
-# The packages carry the recorder for the pinned PyTorch; for another one it is compiled on the user's machine. CUDA's headers are given,
-# so that ccache has what was compiled before.
+# The packages carry the recorder for the pinned PyTorch; for another one it is compiled on the user's machine. Compilers and
+# CUDA's headers are given, so that ccache has what was compiled before.
 PORTABLE_WHEEL := manylinux_2_31_x86_64
-wheel: all
-	test -x build-package/tools/bin/python || $(PYTHON) -m venv build-package/tools
+build-package/tools/.made:
+	rm -rf build-package/tools && $(PYTHON) -m venv build-package/tools
 	build-package/tools/bin/python $(PIP) wheel==0.45.1
+	touch $@
+wheel: all build-package/tools/.made
 	rm -rf build-package/made build-package/lib/recorder && mkdir -p build-package/made build-package/lib dist
 	cp -a $(BUILD)/lib/recorder build-package/lib/
-	build-package/tools/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build-package/made . \
+	CC=cc CXX=c++ build-package/tools/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build-package/made . \
 	  --config-settings=build-dir=build-package \
 	  --config-settings=cmake.define.$(patsubst -D%,%,$(CUDA_INCLUDE))
 	build-package/tools/bin/python -m wheel tags --remove --platform-tag $(PORTABLE_WHEEL) build-package/made/*.whl

@@ -39,8 +39,9 @@ function(tonnage_guest_library target output_name folder exports)
   # A wheel holds no links. A copy under the short name (libcuda.so) would be a second driver in a process that asks for both names, so
   # it is an empty library that needs the real one.
   install(TARGETS ${target} LIBRARY DESTINATION ${destination} NAMELINK_SKIP)
-  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/generated/empty.c CONTENT "")
-  add_library(${target}_short_name SHARED ${CMAKE_BINARY_DIR}/generated/empty.c)
+  set(empty ${CMAKE_BINARY_DIR}/generated/${target}_short_name.c)
+  file(GENERATE OUTPUT ${empty} CONTENT "")
+  add_library(${target}_short_name SHARED ${empty})
   target_link_libraries(${target}_short_name PRIVATE ${target})
   target_link_options(${target}_short_name PRIVATE -nostdlib -Wl,--no-as-needed)
   set_target_properties(${target}_short_name PROPERTIES OUTPUT_NAME ${output_name} INSTALL_RPATH $ORIGIN

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks the libraries that enter other people's processes, as they were built.
 
-usage: check_guest_libraries.py LIBRARY… | --recorders FOLDER
+usage: check_guest_libraries.py [--stripped] LIBRARY… | --recorders FOLDER
 
+--stripped: as they are in a package, without a symbol table; what they destroy is not looked at.
 --recorders: the recorders in this folder that this source tree's driver loads; exit code 77 if there is none.
 
 Each library
@@ -105,8 +106,9 @@ def check_glibc(library):
     return found
 
 
-def check(library):
-    return [fault for part in (check_exports, check_destructors, check_final_functions, check_glibc) for fault in part(library)]
+def check(library, stripped):
+    parts = (check_exports, check_glibc) if stripped else (check_exports, check_destructors, check_final_functions, check_glibc)
+    return [fault for part in parts for fault in part(library)]
 
 
 def recorders_in(folder):
@@ -122,11 +124,12 @@ def main():
         if not libraries:
             print(f"no recorder in {sys.argv[2]}: make recorder")
             sys.exit(77)
-    if not libraries:
+    stripped = libraries[:1] == ["--stripped"]
+    if not libraries[stripped:]:
         sys.exit(__doc__)
     bad = 0
-    for library in libraries:
-        faults = check(library)
+    for library in libraries[stripped:]:
+        faults = check(library, stripped)
         bad += len(faults)
         for fault in faults[:20]:
             print(f"{library}: {fault}")
