@@ -86,9 +86,4 @@ struct GrowthReport {
 GrowthReport find_growth(const Timeline& timeline, int device, uint32_t process,
                          std::optional<uint64_t> failure = std::nullopt);
 
-// The innermost line of the user's own code that most of the bytes have in common, seen from
-// outside and not beyond a module's call.
-Site common_caller(const Timeline& timeline,
-                   const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes);
-
 }  // namespace tonnage::analysis

@@ -1,6 +1,7 @@
-// Shared by the two kinds of growth: tensors that are left behind (leak.cpp), and tensors that are
-// replaced by larger ones (leak_replaced.cpp). Also shared by the search for lines that belong
-// together (leak_together.cpp) and for lines that only fill a cache (leak_caches.cpp).
+// Shared by the two kinds of growth: tensors that are left behind (leak.cpp, leak_survivors.cpp),
+// and tensors that are replaced by larger ones (leak_replaced.cpp). Also shared by the search for
+// lines that belong together (leak_together.cpp) and for lines that only fill a cache
+// (leak_caches.cpp).
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,30 @@ struct GrowthRange {
   uint64_t forward_bytes = 0;
 };
 
+// What is asked of one range of iterations.
+struct GrowthQuestion {
+  int device = 0;
+  uint32_t process = 0;
+  const std::vector<Iteration>& iterations;
+  GrowthRange range;
+  size_t end_kept = 0;     // what iterations before it made counts as kept
+  uint64_t end_event = 0;  // the moment that is looked at
+  bool failed = false;     // end_event is an out-of-memory event
+};
+
+struct Survivors {
+  std::map<std::pair<LineKey, bool>, LineSum> lines;  // true: made by backward passes
+  uint64_t forward_bytes = 0;  // made inside modules, in the iterations that count
+};
+
+// What iterations before end_kept made and what is alive at end_event, by line.
+Survivors survivors_of(const Timeline& timeline, const GrowthQuestion& question);
+// Of these lines: bytes that they made before the iterations, that were kept for a while, and that
+// were given back.
+std::map<LineKey, uint64_t> released_before(const Timeline& timeline,
+                                            const GrowthQuestion& question,
+                                            const std::map<LineKey, uint64_t>& lines);
+
 // Joins lines that belong together: tensors that autograd saves in a pass, the inputs of the pass,
 // and what a backward pass keeps of it; or tensors that backward passes made; or tensors that one
 // function keeps. Each line is in one answer at most.
@@ -87,5 +112,11 @@ bool stays_by_design(const Timeline& timeline, const Allocation& a);
 std::vector<Growth> find_replaced(const Timeline& timeline, int device, uint32_t process,
                                   const std::vector<Iteration>& iterations, uint64_t end_event,
                                   bool failed, const std::map<LineKey, uint64_t>& left_behind);
+
+// What is said of growths once they are known (leak_details.cpp).
+void find_older(const Timeline& timeline, const GrowthQuestion& question, GrowthReport& report);
+void add_replaced(Growth replaced, GrowthReport& report);
+bool gone_at_the_end(const Timeline& timeline, const Growth& growth);
+void mark_mechanism(const Timeline& timeline, Growth& growth);
 
 }  // namespace tonnage::analysis

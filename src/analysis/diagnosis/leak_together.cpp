@@ -9,6 +9,49 @@
 namespace tonnage::analysis {
 namespace {
 
+// The innermost line of the user's own code that most of the bytes have in common, seen from
+// outside and not beyond a module's call.
+Site common_caller(const Timeline& timeline,
+                   const std::vector<std::pair<uint32_t, uint64_t>>& stack_bytes) {
+  const record::Record& record = timeline.record();
+  std::vector<std::pair<uint32_t, uint64_t>> inside;
+  for (const auto& [stack, bytes] : stack_bytes) {
+    if (!record.stacks[stack].empty()) inside.emplace_back(stack, bytes);
+  }
+  Site site;
+  for (size_t depth = 0;; ++depth) {
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint64_t>
+        next;  // file, line, function -> bytes
+    uint64_t all = 0;
+    for (const auto& [stack, bytes] : inside) {
+      all += bytes;
+      const auto& frames = record.stacks[stack];
+      if (depth >= frames.size()) continue;
+      const abi::Frame& frame = frames[frames.size() - 1 - depth];
+      next[{frame.file, frame.line, frame.function}] += bytes;
+    }
+    if (next.empty()) return site;
+    const auto most = std::max_element(
+        next.begin(), next.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most->second * 10 < all * 9) return site;
+    const auto [file, line, function] = most->first;
+    // Inside a module's call, the line belongs to the model; the line that calls the model is more
+    // useful.
+    const std::string_view name = bare_name(record.string(function));
+    if (site.line.known() && (name == "_call_impl" || name == "_wrapped_call_impl")) return site;
+    if (owner_of(record.string(file)) == FileOwner::kUser) {
+      site.line = {record.string(file), line, record.string(function)};
+      site.user_line = site.line;
+    }
+    std::erase_if(inside, [&](const auto& entry) {
+      const auto& frames = record.stacks[entry.first];
+      if (depth >= frames.size()) return true;
+      const abi::Frame& frame = frames[frames.size() - 1 - depth];
+      return std::tuple(frame.file, frame.line, frame.function) != most->first;
+    });
+  }
+}
+
 using Role = GrowthPart::Role;
 
 constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph

@@ -131,80 +131,104 @@ OpFamily family_of(const std::string& op) {
   return OpFamily::kNone;
 }
 
-Stacks::Stacks(const record::Record& record) : record_(record) {
-  std::vector<FileFacts> files(record.strings.size());
-  std::vector<bool> known(record.strings.size());
-  auto file_facts = [&](uint32_t id) -> const FileFacts& {
-    if (id >= files.size()) id = 0;
-    if (!known[id]) {
-      files[id] = facts_of_file(record.strings[id]);
-      known[id] = true;
-    }
-    return files[id];
-  };
-  facts_.resize(std::max<size_t>(record.stacks.size(), 1));
-  for (size_t s = 0; s < record.stacks.size(); ++s) {
-    StackFacts& facts = facts_[s];
-    const auto& frames = record.stacks[s];
+namespace {
+
+// What PyTorch's own functions tell: the optimizer's step, a module's call, a backward pass.
+void read_torch_frame(const FileFacts& file, std::string_view function, bool outermost,
+                      StackFacts& facts) {
+  if (facts.family == OpFamily::kNone) facts.family = file.family;
+  if (file.functional) {
+    facts.in_functional = true;
+    if (facts.family == OpFamily::kNone && contains(function, "attention"))
+      facts.family = OpFamily::kAttention;
+  }
+  if (file.optim && function != "zero_grad" && function != "add_param_group" &&
+      function != "__init__" && function != "load_state_dict") {
+    facts.in_optimizer = true;
+    if (function == "_init_group" || contains(function, "init_state")) facts.makes_state = true;
+  }
+  if (file.module_py) {
+    if (function == "_call_impl" || function == "_wrapped_call_impl") facts.in_module = true;
+    if (function == "convert" || function == "_apply") facts.converts_module = true;
+  }
+  if ((file.nn &&
+       (function == "__init__" || function == "reset_parameters" || function == "__deepcopy__")) ||
+      file.init_py)
+    facts.builds_module = true;
+  if (file.autograd && function == "_make_grads") facts.starts_backward = true;
+  // A custom function's backward is called by the engine, so that `apply` is the outermost frame;
+  // its forward's is not.
+  if ((file.autograd &&
+       (function == "_engine_run_backward" || (function == "apply" && outermost))) ||
+      (file.checkpoint && (function == "backward" || function == "unpack_hook")))
+    facts.in_backward = true;
+}
+
+class StackReader {
+ public:
+  explicit StackReader(const record::Record& record)
+      : record_(record), files_(record.strings.size()), known_(record.strings.size()) {}
+
+  StackFacts read(const std::vector<abi::Frame>& frames) {
+    StackFacts facts;
     facts.empty = frames.empty();
     facts.only_user = !frames.empty();
     int package_frame = -1;
-    for (size_t f = 0; f < frames.size(); ++f) {
-      const FileFacts& file = file_facts(frames[f].file);
-      const std::string_view function = bare_name(record.string(frames[f].function));
-      // Libraries without debug information, as PyTorch's are: a bare name without a line.
-      const FileOwner owner =
-          file.bare_native && frames[f].line == 0 ? FileOwner::kNative : file.owner;
-      if (owner == FileOwner::kUser) {
-        if (facts.user_frame < 0) facts.user_frame = static_cast<int>(f);
-        facts.in_forward |= function == "forward";
-        continue;
-      }
-      if (owner != FileOwner::kNative) facts.only_user = false;
-      if (owner == FileOwner::kPackage && package_frame < 0) package_frame = static_cast<int>(f);
-      if (owner == FileOwner::kNative && contains(function, "autograd::Engine"))
-        facts.in_backward = true;
-      if (owner != FileOwner::kTorch) continue;
-      if (facts.family == OpFamily::kNone) facts.family = file.family;
-      if (file.functional) {
-        facts.in_functional = true;
-        if (facts.family == OpFamily::kNone && contains(function, "attention"))
-          facts.family = OpFamily::kAttention;
-      }
-      if (file.optim && function != "zero_grad" && function != "add_param_group" &&
-          function != "__init__" && function != "load_state_dict") {
-        facts.in_optimizer = true;
-        if (function == "_init_group" || contains(function, "init_state")) facts.makes_state = true;
-      }
-      if (file.module_py) {
-        if (function == "_call_impl" || function == "_wrapped_call_impl") facts.in_module = true;
-        if (function == "convert" || function == "_apply") facts.converts_module = true;
-      }
-      if ((file.nn && (function == "__init__" || function == "reset_parameters" ||
-                       function == "__deepcopy__")) ||
-          file.init_py)
-        facts.builds_module = true;
-      if (file.autograd && function == "_make_grads") facts.starts_backward = true;
-      // A custom function's backward is called by the engine, so that `apply` is the outermost
-      // frame; its forward's is not.
-      const bool outermost = f + 1 == frames.size();
-      if ((file.autograd &&
-           (function == "_engine_run_backward" || (function == "apply" && outermost))) ||
-          (file.checkpoint && (function == "backward" || function == "unpack_hook")))
-        facts.in_backward = true;
-    }
-    if (facts.user_frame >= 0 && (package_frame < 0 || facts.user_frame < package_frame)) {
-      facts.line_frame = facts.user_frame;
-    } else {
-      facts.line_frame = package_frame;
-    }
+    for (size_t f = 0; f < frames.size(); ++f) read_frame(frames, f, package_frame, facts);
+    const bool users =
+        facts.user_frame >= 0 && (package_frame < 0 || facts.user_frame < package_frame);
+    facts.line_frame = users ? facts.user_frame : package_frame;
     for (size_t f = 0; f < frames.size() && facts.line_frame < 0; ++f) {
-      const FileFacts& file = file_facts(frames[f].file);
-      if (file.owner != FileOwner::kNative && !(file.bare_native && frames[f].line == 0))
-        facts.line_frame = static_cast<int>(f);
+      if (owner_of_frame(frames[f]) != FileOwner::kNative) facts.line_frame = static_cast<int>(f);
     }
     if (facts.user_frame < 0) facts.user_frame = facts.line_frame;
+    return facts;
   }
+
+ private:
+  const FileFacts& file_facts(uint32_t id) {
+    if (id >= files_.size()) id = 0;
+    if (!known_[id]) {
+      files_[id] = facts_of_file(record_.strings[id]);
+      known_[id] = true;
+    }
+    return files_[id];
+  }
+
+  // Libraries without debug information, as PyTorch's are: a bare name without a line.
+  FileOwner owner_of_frame(const abi::Frame& frame) {
+    const FileFacts& file = file_facts(frame.file);
+    return file.bare_native && frame.line == 0 ? FileOwner::kNative : file.owner;
+  }
+
+  void read_frame(const std::vector<abi::Frame>& frames, size_t f, int& package_frame,
+                  StackFacts& facts) {
+    const std::string_view function = bare_name(record_.string(frames[f].function));
+    const FileOwner owner = owner_of_frame(frames[f]);
+    if (owner == FileOwner::kUser) {
+      if (facts.user_frame < 0) facts.user_frame = static_cast<int>(f);
+      facts.in_forward |= function == "forward";
+      return;
+    }
+    if (owner != FileOwner::kNative) facts.only_user = false;
+    if (owner == FileOwner::kPackage && package_frame < 0) package_frame = static_cast<int>(f);
+    if (owner == FileOwner::kNative && contains(function, "autograd::Engine"))
+      facts.in_backward = true;
+    if (owner == FileOwner::kTorch)
+      read_torch_frame(file_facts(frames[f].file), function, f + 1 == frames.size(), facts);
+  }
+
+  const record::Record& record_;
+  std::vector<FileFacts> files_;
+  std::vector<bool> known_;
+};
+
+}  // namespace
+
+Stacks::Stacks(const record::Record& record) : record_(record) {
+  StackReader reader(record);
+  facts_.resize(std::max<size_t>(record.stacks.size(), 1));
+  for (size_t s = 0; s < record.stacks.size(); ++s) facts_[s] = reader.read(record.stacks[s]);
 }
 
 Place Stacks::place(uint32_t stack, int frame) const {
