@@ -10,10 +10,11 @@
 namespace tonnage::cards {
 namespace {
 
-// The virtual driver answers as a driver of this version, which supports CUDA 13.0.
+// What a driver of this version answers; the virtual driver speaks CUDA 13.0.
 constexpr char kDriverVersion[] = "580.159.04";
 constexpr int kCudaDriverVersion = 13000;
-// Bus 0 and one device number per card, as in virtual machines; the measured H200 was at 00:06.0.
+// Bus 0 and one device number per card, as virtual machines have it and as the measured H200
+// (00:06.0) was seen.
 constexpr int kFirstPciDevice = 6;
 
 void copy_text(char* out, size_t capacity, const std::string& text) {

@@ -56,7 +56,7 @@ std::string without_series(const std::string& name) {
   return name;
 }
 
-// A name is compared in three ways: as it is, without the brand, without the series.
+// Three strictnesses of writing a name: as it is, without the brand, without the series.
 constexpr int kLevels = 3;
 
 std::string written_at(std::string_view name, int level) {
@@ -124,7 +124,7 @@ double distance(const std::string& query, const Card& card) {
   return best - (tokens.empty() ? 0 : 0.5 * shared / static_cast<double>(tokens.size()));
 }
 
-// Names that differ more do not help: half of the digits of a number match by chance.
+// What is further off is no help: half the letters of a number are wrong by chance already.
 constexpr double kNearEnough = 0.3;
 
 std::string near_names(const std::string& query, const std::vector<Card>& cards) {

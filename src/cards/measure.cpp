@@ -13,7 +13,7 @@
 namespace tonnage::cards {
 namespace {
 
-// The driver's interface, declared here: the binary is built without cuda.h, and must run without a
+// The driver's interface by hand: the binary is built without cuda.h and runs where there is no
 // driver.
 constexpr int kBlockScheduling = 4;   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -212,28 +212,181 @@ std::vector<int> groups_from_clusters(const std::vector<int>& clusters) {
   return exact ? groups : std::vector<int>();
 }
 
-Result<MeasuredCard> measure_card(const std::string& driver_library, int index,
-                                  const Catalogue& catalogue) {
-  void* library = dlopen(driver_library.c_str(), RTLD_NOW | RTLD_LOCAL);
+namespace {
+
+// A device of a real driver, and what its card is written down as.
+class Measurement {
+ public:
+  Measurement(const Driver& driver, int index, const Card& like, const std::string& name,
+              uint64_t total_bytes)
+      : driver_(driver), index_(index), like_(like), total_bytes_(total_bytes) {
+    card_ = like;
+    same_name_ = like.name == name;
+    card_.name = name;
+    int version = 0;
+    driver_.version(&version);
+    by_ = "measured: tonnage gpus --measure, driver with CUDA " + std::to_string(version / 1000) +
+          "." + std::to_string(version % 1000 / 10);
+  }
+
+  MeasuredCard run() {
+    begin_card();
+    read_attributes();
+    set_figures();
+    if (!same_name_) scale_figures();
+    Nvml nvml;
+    const bool have_nvml = nvml.open(bus_id_);
+    const uint64_t used_before = have_nvml ? nvml.used() : 0;
+    void* context = nullptr;
+    const bool have_context =
+        driver_.retain(&context, index_) == 0 && driver_.set_current(context) == 0;
+    if (have_nvml)
+      ask_nvml(nvml, used_before, have_context);
+    else
+      assume_nvml();
+    card_.nvml_total_bytes = std::max<uint64_t>(card_.nvml_total_bytes, card_.total_bytes);
+    set_groups(have_context ? groups_from_clusters(ask_clusters(driver_, card_))
+                            : std::vector<int>());
+    drop_known_attributes();
+    if (have_context) driver_.release(index_);
+    return std::move(out_);
+  }
+
+ private:
+  void begin_card() {
+    const std::string source =
+        (same_name_ ? "data sheet: as the catalogue's " : "estimated: as the catalogue's ") +
+        like_.key;
+    card_.key = key_from(card_.name);
+    card_.aliases.clear();
+    card_.mig.clear();
+    card_.origin = "measured";
+    card_.sources = {{"", source}};
+  }
+
+  void read_attributes() {
+    card_.attributes.clear();
+    for (int i = 1; i <= kLastAttribute; ++i) {
+      int value = 0;
+      if (driver_.attribute(&value, i, index_) == 0) card_.attributes[i] = value;
+    }
+    // The session gives a place on the bus; the architecture answers its own numbers.
+    snprintf(bus_id_, sizeof bus_id_, "%08x:%02x:%02x.0",
+             static_cast<unsigned>(card_.attributes[kPciDomainId]),
+             static_cast<unsigned>(card_.attributes[kPciBusId]),
+             static_cast<unsigned>(card_.attributes[kPciDeviceId]));
+    for (const int place : {kPciBusId, kPciDeviceId, kPciDomainId}) card_.attributes.erase(place);
+  }
+
+  void set_figures() {
+    card_.sms = attribute_of(card_, kMultiprocessorCount);
+    card_.sm_clock_khz = attribute_of(card_, kClockRate);
+    card_.total_bytes = total_bytes_;
+    card_.memory_clock_khz = attribute_of(card_, kMemoryClockRate);
+    card_.memory_bus_bits = attribute_of(card_, kMemoryBusWidth);
+    card_.l2_bytes = static_cast<uint64_t>(attribute_of(card_, kL2CacheSize));
+    for (const char* path : {"name", "sms", "attributes", "sm_clock_khz", "memory.total_bytes",
+                             "memory.clock_khz", "memory.bus_bits", "memory.l2_bytes"})
+      card_.sources[path] = by_;
+  }
+
+  // Of a card that the catalogue does not have: from the one that is most like it.
+  void scale_figures() {
+    card_.memory_bytes_per_s = 2.0 * card_.memory_clock_khz * 1000.0 * card_.memory_bus_bits / 8;
+    card_.sources["memory.bytes_per_s"] = "derived: 2 x memory clock x bus width / 8";
+    for (auto& [type, rate] : card_.peak)
+      rate *= static_cast<double>(card_.sms) / std::max(1, like_.sms);
+    card_.nominal_bytes = (total_bytes_ + (1ull << 30) - 1) >> 30 << 30;
+    out_.missing.push_back("peak");
+  }
+
+  void ask_nvml(const Nvml& nvml, uint64_t used_before, bool have_context) {
+    Nvml::Memory memory{};
+    unsigned power = 0, generation = 0, width = 0;
+    if (nvml.memory(nvml.device, &memory) == 0) card_.nvml_total_bytes = memory.total;
+    card_.sources["memory.nvml_total_bytes"] = by_;
+    if (nvml.power(nvml.device, &power) == 0 && power >= 1000) {
+      card_.power_limit_watts = static_cast<int>(power / 1000);
+      card_.sources["power_limit_watts"] = by_;
+    }
+    if (nvml.generation(nvml.device, &generation) == 0 && nvml.width(nvml.device, &width) == 0 &&
+        generation && width) {
+      card_.pcie_generation = static_cast<int>(generation);
+      card_.pcie_lanes = static_cast<int>(width);
+      card_.sources["host_link.pcie_generation"] = card_.sources["host_link.pcie_lanes"] = by_;
+    }
+    if (have_context && nvml.used() > used_before + (16ull << 20)) {
+      card_.context_bytes = nvml.used() - used_before;
+      card_.sources["context_bytes"] =
+          by_ + "; the growth of NVML's used memory when a context is made";
+    } else {
+      out_.missing.push_back("context_bytes");
+    }
+  }
+
+  void assume_nvml() {
+    card_.nvml_total_bytes = total_bytes_ + (like_.nvml_total_bytes - like_.total_bytes);
+    card_.sources["memory.nvml_total_bytes"] =
+        "estimated: NVML does not answer; as much more as on the catalogue's " + like_.key;
+    out_.missing.insert(out_.missing.end(),
+                        {"memory.nvml_total_bytes", "power_limit_watts", "context_bytes"});
+  }
+
+  void set_groups(const std::vector<int>& groups) {
+    if (!groups.empty() && groups.size() <= 32) {
+      card_.sms_per_group = groups;
+      card_.sources["sms_per_group"] = by_ + "; from the active clusters of every cluster size";
+      return;
+    }
+    const bool other_sms = card_.sms != like_.sms;
+    if (other_sms) spread_evenly(&card_);
+    card_.sources["sms_per_group"] =
+        "estimated: " +
+        std::string(other_sms ? "spread evenly" : "as the catalogue's " + like_.key);
+    if (card_.architecture.largest_cluster > 0) out_.missing.push_back("sms_per_group");
+  }
+
+  // Of the attributes only those stay that the architecture and the figures do not answer already.
+  void drop_known_attributes() {
+    const std::map<int, int32_t> own = card_.attributes;
+    for (const auto& [number, value] : own) {
+      card_.attributes.erase(number);
+      if (attribute_of(card_, number) != value) card_.attributes[number] = value;
+    }
+  }
+
+  const Driver& driver_;
+  const int index_;
+  const Card& like_;
+  const uint64_t total_bytes_;
+  bool same_name_ = false;
+  char bus_id_[32] = "";
+  std::string by_;
+  MeasuredCard out_;
+  Card& card_ = out_.card;
+};
+
+// A driver that answers, with this device; `out` is filled.
+Result<void> start_driver(const std::string& library_name, int index, Driver& out) {
+  void* library = dlopen(library_name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    return Error{ErrorCode::kNotFound, "there is no NVIDIA driver on this machine", driver_library,
+    return Error{ErrorCode::kNotFound, "there is no NVIDIA driver on this machine", library_name,
                  "Measuring needs a real card with its driver; `tonnage gpus` lists the cards that "
                  "need none."};
   }
-  Driver driver{};
-  if (!load_driver(library, driver)) {
+  if (!load_driver(library, out)) {
     return Error{ErrorCode::kUnsupported,
-                 "the driver lacks functions that every driver since CUDA 11 has", driver_library,
+                 "the driver lacks functions that every driver since CUDA 11 has", library_name,
                  "Update the driver."};
   }
   int devices = 0;
-  if (const int code = driver.init(0); code != 0 || driver.count(&devices) != 0) {
+  if (const int code = out.init(0); code != 0 || out.count(&devices) != 0) {
     return Error{ErrorCode::kSystem,
-                 "the driver does not start (error " + std::to_string(code) + ")", driver_library,
+                 "the driver does not start (error " + std::to_string(code) + ")", library_name,
                  "Does nvidia-smi work?"};
   }
-  if (is_virtual(driver)) {
-    return Error{ErrorCode::kUsage, "this is Tonnage's own virtual driver", driver_library,
+  if (is_virtual(out)) {
+    return Error{ErrorCode::kUsage, "this is Tonnage's own virtual driver", library_name,
                  "Measure outside of `tonnage run`."};
   }
   if (index < 0 || index >= devices) {
@@ -242,6 +395,15 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index,
                      std::to_string(devices) + ")",
                  "--measure", ""};
   }
+  return {};
+}
+
+}  // namespace
+
+Result<MeasuredCard> measure_card(const std::string& driver_library, int index,
+                                  const Catalogue& catalogue) {
+  Driver driver{};
+  if (auto started = start_driver(driver_library, index, driver); !started) return started.error();
   char name[96] = "";
   size_t total = 0;
   driver.name(name, sizeof name, index);
@@ -256,108 +418,7 @@ Result<MeasuredCard> measure_card(const std::string& driver_library, int index,
                      std::to_string(minor) + " is in the catalogue",
                  name, "Add its architecture to architectures.json (docs/cards.md)."};
   }
-  MeasuredCard out;
-  Card& card = out.card;
-  card = *like;
-  const bool same_name = card.name == name;
-  int version = 0;
-  driver.version(&version);
-  const std::string by = "measured: tonnage gpus --measure, driver with CUDA " +
-                         std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-  const std::string template_source =
-      (same_name ? "data sheet: as the catalogue's " : "estimated: as the catalogue's ") +
-      like->key;
-  card.key = key_from(name);
-  card.name = name;
-  card.aliases.clear();
-  card.mig.clear();
-  card.origin = "measured";
-  card.sources = {{"", template_source}};
-  card.attributes.clear();
-  for (int i = 1; i <= kLastAttribute; ++i) {
-    int value = 0;
-    if (driver.attribute(&value, i, index) == 0) card.attributes[i] = value;
-  }
-  // The session gives a place on the bus; the architecture answers its own numbers.
-  char bus_id[32];
-  snprintf(bus_id, sizeof bus_id, "%08x:%02x:%02x.0",
-           static_cast<unsigned>(card.attributes[kPciDomainId]),
-           static_cast<unsigned>(card.attributes[kPciBusId]),
-           static_cast<unsigned>(card.attributes[kPciDeviceId]));
-  for (const int place : {kPciBusId, kPciDeviceId, kPciDomainId}) card.attributes.erase(place);
-  const int old_sms = card.sms;
-  card.sms = attribute_of(card, kMultiprocessorCount);
-  card.sm_clock_khz = attribute_of(card, kClockRate);
-  card.total_bytes = total;
-  card.memory_clock_khz = attribute_of(card, kMemoryClockRate);
-  card.memory_bus_bits = attribute_of(card, kMemoryBusWidth);
-  card.l2_bytes = static_cast<uint64_t>(attribute_of(card, kL2CacheSize));
-  for (const char* path : {"name", "sms", "attributes", "sm_clock_khz", "memory.total_bytes",
-                           "memory.clock_khz", "memory.bus_bits", "memory.l2_bytes"})
-    card.sources[path] = by;
-  if (!same_name) {
-    card.memory_bytes_per_s = 2.0 * card.memory_clock_khz * 1000.0 * card.memory_bus_bits / 8;
-    card.sources["memory.bytes_per_s"] = "derived: 2 x memory clock x bus width / 8";
-    for (auto& [type, rate] : card.peak)
-      rate *= static_cast<double>(card.sms) / std::max(1, old_sms);
-    card.nominal_bytes = (total + (1ull << 30) - 1) >> 30 << 30;
-    out.missing.push_back("peak");
-  }
-  Nvml nvml;
-  const bool have_nvml = nvml.open(bus_id);
-  const uint64_t used_before = have_nvml ? nvml.used() : 0;
-  void* context = nullptr;
-  const bool have_context = driver.retain(&context, index) == 0 && driver.set_current(context) == 0;
-  if (have_nvml) {
-    Nvml::Memory memory{};
-    unsigned power = 0, generation = 0, width = 0;
-    if (nvml.memory(nvml.device, &memory) == 0) card.nvml_total_bytes = memory.total;
-    card.sources["memory.nvml_total_bytes"] = by;
-    if (nvml.power(nvml.device, &power) == 0 && power >= 1000) {
-      card.power_limit_watts = static_cast<int>(power / 1000);
-      card.sources["power_limit_watts"] = by;
-    }
-    if (nvml.generation(nvml.device, &generation) == 0 && nvml.width(nvml.device, &width) == 0 &&
-        generation && width) {
-      card.pcie_generation = static_cast<int>(generation);
-      card.pcie_lanes = static_cast<int>(width);
-      card.sources["host_link.pcie_generation"] = card.sources["host_link.pcie_lanes"] = by;
-    }
-    if (have_context && nvml.used() > used_before + (16ull << 20)) {
-      card.context_bytes = nvml.used() - used_before;
-      card.sources["context_bytes"] =
-          by + "; the growth of NVML's used memory when a context is made";
-    } else {
-      out.missing.push_back("context_bytes");
-    }
-  } else {
-    card.nvml_total_bytes = total + (like->nvml_total_bytes - like->total_bytes);
-    card.sources["memory.nvml_total_bytes"] =
-        "estimated: NVML does not answer; as much more as on the catalogue's " + like->key;
-    out.missing.insert(out.missing.end(),
-                       {"memory.nvml_total_bytes", "power_limit_watts", "context_bytes"});
-  }
-  card.nvml_total_bytes = std::max<uint64_t>(card.nvml_total_bytes, card.total_bytes);
-  const std::vector<int> groups =
-      have_context ? groups_from_clusters(ask_clusters(driver, card)) : std::vector<int>();
-  if (!groups.empty() && groups.size() <= 32) {
-    card.sms_per_group = groups;
-    card.sources["sms_per_group"] = by + "; from the active clusters of every cluster size";
-  } else {
-    if (card.sms != old_sms) spread_evenly(&card);
-    card.sources["sms_per_group"] =
-        "estimated: " +
-        std::string(card.sms != old_sms ? "spread evenly" : "as the catalogue's " + like->key);
-    if (card.architecture.largest_cluster > 0) out.missing.push_back("sms_per_group");
-  }
-  // Keeps only the attributes that do not follow from the architecture and the other figures.
-  const std::map<int, int32_t> own = card.attributes;
-  for (const auto& [number, value] : own) {
-    card.attributes.erase(number);
-    if (attribute_of(card, number) != value) card.attributes[number] = value;
-  }
-  if (have_context) driver.release(index);
-  return out;
+  return Measurement(driver, index, *like, name, total).run();
 }
 
 }  // namespace tonnage::cards

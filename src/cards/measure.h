@@ -10,9 +10,9 @@ namespace tonnage::cards {
 
 // The groups of SMs (GPCs and left-over pairs) of a card, from its active clusters by cluster size:
 // [k] clusters of k blocks, each block taking a whole SM, [0] unused. It inverts
-// cards::max_active_clusters. A group of the largest size m counts once for every k in (m/2, m]. So
-// groups are found from the largest down, and the smaller clusters that they hold are subtracted.
-// Empty if no grouping gives these numbers.
+// cards::max_active_clusters: a group of the largest size m counts once in every k of (m/2, m], so
+// groups are found from the largest down and what they hold of smaller clusters is taken off. Empty
+// if the numbers follow from no grouping.
 std::vector<int> groups_from_clusters(const std::vector<int>& clusters);
 
 struct MeasuredCard {

@@ -251,6 +251,19 @@ void describe_by_name(OpInfo& info) {
                  name == "aten::scatter_";
 }
 
+// Whether it says which elements are taken, and not what they are.
+bool chooses(const std::string& argument) {
+  return argument == "index" || argument == "indices" || argument == "mask" ||
+         argument == "condition";
+}
+
+void note_by_name(OpInfo& info, const std::string& argument, int place, bool write) {
+  if (argument == "generator") info.generator_argument = place;
+  if (argument == "weight" && info.kinds.back() == ArgumentKind::kTensor && !write)
+    info.weight_argument = place;
+  if (argument == "running_mean" || argument == "running_var") info.hidden_writes.push_back(place);
+}
+
 void describe_arguments(OpInfo& info, const c10::FunctionSchema& schema) {
   const auto& arguments = schema.arguments();
   const bool moves_elements = only_moves(info.name);
@@ -260,20 +273,14 @@ void describe_arguments(OpInfo& info, const c10::FunctionSchema& schema) {
     const auto& argument = arguments[i];
     const std::string& name = argument.name();
     const bool write = argument.alias_info() && argument.alias_info()->isWrite();
-    const bool chooses =
-        name == "index" || name == "indices" || name == "mask" || name == "condition";
     info.kinds.push_back(kind_of(*argument.type()));
     info.writes.push_back(write);
     info.takes_tensors |=
         info.kinds.back() != ArgumentKind::kOther && info.kinds.back() != ArgumentKind::kDevice;
     info.write_only.push_back(write && (argument.is_out() || (first_overwritten && i == 0)));
     info.any_writes |= write;
-    info.may_be_unknown.push_back(moves_elements && !chooses);
-    if (name == "generator") info.generator_argument = static_cast<int>(i);
-    if (name == "weight" && info.kinds.back() == ArgumentKind::kTensor && !write)
-      info.weight_argument = static_cast<int>(i);
-    if (name == "running_mean" || name == "running_var")
-      info.hidden_writes.push_back(static_cast<int>(i));
+    info.may_be_unknown.push_back(moves_elements && !chooses(name));
+    note_by_name(info, name, static_cast<int>(i), write);
   }
 }
 

@@ -115,12 +115,16 @@ bool any_holds(const std::string& name, const at::Tensor& left, const at::Tensor
   return false;
 }
 
+bool may_be_assumed(const at::Tensor& result) {
+  return plain(result) && result.numel() > 0 && result.numel() <= kMostCompared &&
+         result.scalar_type() == at::kBool && !device::capturing();
+}
+
 void assume_comparison(const Frame& frame, Values outputs) {
   const auto* arguments = frame.values.note_as<KeptArguments>();
   const at::Tensor result = only_tensor(outputs);
   if (!arguments || arguments->values.size() < 2 || !arguments->values[0].isTensor() ||
-      !plain(result) || result.numel() == 0 || result.numel() > kMostCompared ||
-      result.scalar_type() != at::kBool || device::capturing())
+      !may_be_assumed(result))
     return;
   const c10::IValue &first = arguments->values[0], &second = arguments->values[1];
   if (result.numel() == 1) {

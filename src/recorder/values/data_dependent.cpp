@@ -77,12 +77,15 @@ void begin_nonzero(const ThreadState& thread, Frame& frame, Values inputs) {
   post_count(frame, packed_count(count, self->numel()));
 }
 
+int64_t optional_dimension_at(Values inputs, size_t i, const at::Tensor& self) {
+  return inputs.size() > i && inputs[i].isInt() ? dimension_at(inputs, i, self) : -1;
+}
+
 void begin_unique(Frame& frame, Values inputs) {
   const at::Tensor* self = tensor_at(inputs, 0);
   if (!self || self->numel() == 0) return;
   const bool consecutive = frame.info->rule == OpRule::kUniqueConsecutive;
-  const bool has_dim = consecutive && inputs.size() > 3 && inputs[3].isInt();
-  const int64_t dim = has_dim ? dimension_at(inputs, 3, *self) : -1;
+  const int64_t dim = consecutive ? optional_dimension_at(inputs, 3, *self) : -1;
   // The CUDA code sorts whether asked to or not.
   if (!consecutive && frame.values.pending && frame.values.pending->inputs.size() > 1)
     frame.values.pending->inputs[1] = true;

@@ -285,6 +285,16 @@ at::Tensor result_at(const std::vector<c10::IValue>& results, size_t i, int elem
                                                     : at::Tensor();
 }
 
+// False if one of the two fails, or the results are not as many as the operator's own.
+bool compute_both(const OpInfo& info, const PendingCompute& one, const PendingCompute& other,
+                  std::vector<c10::IValue>& results, std::vector<c10::IValue>& others,
+                  size_t outputs) {
+  results = one.arguments;
+  others = other.arguments;
+  return compute(info, results) && compute(info, others) && results.size() == others.size() &&
+         (results.size() == outputs || outputs == 0);
+}
+
 // Elements that have the same result for any value of the unknown ones are known.
 void finish_partial(const OpInfo& info, PendingCompute& pending, Values outputs) {
   PendingCompute other;
@@ -292,13 +302,9 @@ void finish_partial(const OpInfo& info, PendingCompute& pending, Values outputs)
   other.stand_in = 1;
   std::vector<c10::IValue> results, others;
   const Values inputs(pending.inputs.data(), pending.inputs.size());
-  bool done = keep_inputs(info, inputs, other) && prepare(info, pending) && prepare(info, other);
-  if (done) {
-    results = pending.arguments;
-    others = other.arguments;
-    done = compute(info, results) && compute(info, others) && results.size() == others.size() &&
-           (results.size() == outputs.size() || outputs.empty());
-  }
+  const bool done = keep_inputs(info, inputs, other) && prepare(info, pending) &&
+                    prepare(info, other) &&
+                    compute_both(info, pending, other, results, others, outputs.size());
   const bool assumed = done && any_input_assumed(info, pending);
   const auto store_both = [&](const at::Tensor& t, const at::Tensor& one, const at::Tensor& two) {
     if (!done || !small_enough(info, t)) return forget(t);
@@ -340,15 +346,19 @@ bool affordable(ThreadState& thread, const OpInfo& info, const PendingCompute& p
   return thread.budget.admits(thread.next_serial, kind, cost);
 }
 
+bool worth_it(const Results& wanted, ThreadState& thread, const OpInfo& info,
+              const PendingCompute& pending, Values outputs) {
+  return wanted.wanted && wanted.fit &&
+         (!wanted.need_budget || affordable(thread, info, pending, outputs));
+}
+
 // False if something in it was unknown after all, or it is not worth it.
 bool finish_compute(ThreadState& thread, const OpInfo& info, PendingCompute& pending,
                     Values outputs) {
   const Results wanted(info, pending, outputs);
   bool done = pending.has_results;
   std::vector<c10::IValue> results = pending.results;
-  if (!done && wanted.wanted && wanted.fit &&
-      (!wanted.need_budget || affordable(thread, info, pending, outputs)) &&
-      prepare(info, pending)) {
+  if (!done && worth_it(wanted, thread, info, pending, outputs) && prepare(info, pending)) {
     if (pending.partial) {
       finish_partial(info, pending, outputs);
       return true;

@@ -77,44 +77,24 @@ uint64_t whole_numbers() {
     return (uint64_t{1} << std::numeric_limits<Scalar>::digits) + 1;
 }
 
+// random_() without bounds: the whole numbers that the type can hold.
 template <class Scalar>
-bool random_integers(const RandomState& state, Scalar* out, uint64_t n,
-                     const std::vector<c10::IValue>& arguments) {
+void random_of_type(const RandomState& state, Scalar* out, uint64_t n) {
+  if constexpr (std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double>)
+    for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) {
+      return static_cast<Scalar>(wide(f, k) % whole_numbers<Scalar>());
+    });
+  else
+    for_each_draw(state, out, n, 4, [](const Four& f, uint64_t k) {
+      return static_cast<Scalar>(narrow(f, k) % whole_numbers<Scalar>());
+    });
+}
+
+template <class Scalar>
+void random_in_range(const RandomState& state, Scalar* out, uint64_t n, uint64_t base,
+                     uint64_t range) {
   constexpr bool wide_type = std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double> ||
                              std::is_same_v<Scalar, float> || std::is_same_v<Scalar, at::BFloat16>;
-  if (arguments.size() == 2) {  // the type's whole range
-    if constexpr (std::is_same_v<Scalar, int64_t> || std::is_same_v<Scalar, double>)
-      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) {
-        return static_cast<Scalar>(wide(f, k) % whole_numbers<Scalar>());
-      });
-    else
-      for_each_draw(state, out, n, 4, [](const Four& f, uint64_t k) {
-        return static_cast<Scalar>(narrow(f, k) % whole_numbers<Scalar>());
-      });
-    return true;
-  }
-  int64_t from = 0;
-  uint64_t range = 0;
-  if (arguments.size() == 3) {
-    if (!arguments[1].isInt() || arguments[1].toInt() <= 0) return false;
-    range = static_cast<uint64_t>(arguments[1].toInt());
-  } else {
-    if (!arguments[1].isInt()) return false;
-    from = arguments[1].toInt();
-    if (arguments[2].isInt()) {
-      if (arguments[2].toInt() <= from) return false;
-      range = static_cast<uint64_t>(arguments[2].toInt()) - static_cast<uint64_t>(from);
-    } else if (from == std::numeric_limits<int64_t>::min()) {
-      if constexpr (!std::is_same_v<Scalar, int64_t>) return false;
-      for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) {
-        return static_cast<Scalar>(static_cast<int64_t>(wide(f, k)));
-      });
-      return true;
-    } else {
-      range = whole_numbers<Scalar>() - static_cast<uint64_t>(from);
-    }
-  }
-  const uint64_t base = static_cast<uint64_t>(from);
   if (takes_wide(range, wide_type))
     for_each_draw(state, out, n, 2, [=](const Four& f, uint64_t k) {
       return static_cast<Scalar>(static_cast<int64_t>(wide(f, k) % range + base));
@@ -124,6 +104,39 @@ bool random_integers(const RandomState& state, Scalar* out, uint64_t n,
       return static_cast<Scalar>(
           static_cast<int64_t>(narrow(f, k) % static_cast<uint32_t>(range) + base));
     });
+}
+
+// From `from` to the end of the type.
+template <class Scalar>
+bool random_upwards(const RandomState& state, Scalar* out, uint64_t n, int64_t from) {
+  if (from != std::numeric_limits<int64_t>::min()) {
+    const auto base = static_cast<uint64_t>(from);
+    random_in_range(state, out, n, base, whole_numbers<Scalar>() - base);
+    return true;
+  }
+  if constexpr (!std::is_same_v<Scalar, int64_t>) return false;
+  for_each_draw(state, out, n, 2, [](const Four& f, uint64_t k) {
+    return static_cast<Scalar>(static_cast<int64_t>(wide(f, k)));
+  });
+  return true;
+}
+
+template <class Scalar>
+bool random_integers(const RandomState& state, Scalar* out, uint64_t n,
+                     const std::vector<c10::IValue>& arguments) {
+  if (arguments.size() == 2) {
+    random_of_type(state, out, n);
+    return true;
+  }
+  if (!arguments[1].isInt()) return false;
+  const int64_t first = arguments[1].toInt();
+  const bool only_end = arguments.size() == 3;
+  if (!only_end && !arguments[2].isInt()) return random_upwards(state, out, n, first);
+  const int64_t from = only_end ? 0 : first;
+  const int64_t to = only_end ? first : arguments[2].toInt();
+  if (to <= from) return false;
+  const auto base = static_cast<uint64_t>(from);
+  random_in_range(state, out, n, base, static_cast<uint64_t>(to) - base);
   return true;
 }
 

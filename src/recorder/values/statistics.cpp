@@ -127,15 +127,19 @@ Statistic first_result(const OpInfo& info, const PendingStatistic& pending,
   return at_position(mean, static_cast<float>(pending.k - 1) / static_cast<float>(last));
 }
 
+bool is_of_unknown_reals(const OpInfo& info, c10::ArrayRef<const c10::IValue> inputs) {
+  if (inputs.size() == 0 || !inputs[0].isTensor() || !unknown_reals(inputs[0].toTensor()))
+    return false;
+  // max(a, b) is of two tensors.
+  const bool of_two = inputs.size() > 1 && inputs[1].isTensor();
+  return !of_two || !(info.is("aten::max") || info.is("aten::min"));
+}
+
 }  // namespace
 
 std::unique_ptr<PendingStatistic> begin_statistic(const OpInfo& info,
                                                   c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.size() == 0 || !inputs[0].isTensor() || !unknown_reals(inputs[0].toTensor()))
-    return nullptr;
-  // max(a, b) is of two tensors.
-  if (inputs.size() > 1 && inputs[1].isTensor() && (info.is("aten::max") || info.is("aten::min")))
-    return nullptr;
+  if (!is_of_unknown_reals(info, inputs)) return nullptr;
   const at::Tensor& self = inputs[0].toTensor();
   const c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   auto pending = std::make_unique<PendingStatistic>();
@@ -146,9 +150,8 @@ std::unique_ptr<PendingStatistic> begin_statistic(const OpInfo& info,
   if (q && !read_quantiles(*q, *pending)) return nullptr;
   pending->dim = int_argument(info, inputs, "dim", -1);
   if (pending->dim < 0) pending->dim += self.dim();
-  pending->size = self.dim() > 0 && pending->dim >= 0 && pending->dim < self.dim()
-                      ? self.size(pending->dim)
-                      : self.numel();
+  const bool along_dim = pending->dim >= 0 && pending->dim < self.dim();
+  pending->size = along_dim ? self.size(pending->dim) : self.numel();
   pending->k = int_argument(info, inputs, "k", 1);
   pending->descending = info.is("aten::topk") ? bool_argument(info, inputs, "largest", true)
                                               : bool_argument(info, inputs, "descending", false);

@@ -22,6 +22,12 @@ uint64_t little_endian(const char* data, int size) {
   return number;
 }
 
+int64_t signed_little_endian(const char* data, int size) {
+  if (size == 0) return 0;
+  const int shift = 64 - 8 * size;
+  return static_cast<int64_t>(little_endian(data, size) << shift) >> shift;
+}
+
 }  // namespace
 
 Machine::Machine(Input& input, Visitor* visitor)
@@ -304,6 +310,11 @@ void Machine::collect(ObjectKind kind, size_t from) {
 
 Result<Value> Machine::run() {
   try {
+    refill();
+    if (next_ == end_) {
+      truncated_ = true;
+      return Error{ErrorCode::kCorrupt, "the file is empty", input_.name(), ""};
+    }
     execute();
     if (top_ != 1 || !marks_.empty()) {
       // Python's own machine takes the top and forgets the rest; so does this one.
@@ -393,246 +404,129 @@ void Machine::refuse(uint8_t opcode) {
        "not open it with Python");
 }
 
+// The inner loop. It works on local copies of next_ and top_; what can read more, fail or call out
+// first stores them, and then takes them up again. Opcodes that are rare in snapshots, and
+// arguments that are not wholly in the buffer, are execute_rare's.
 void Machine::execute() {
-  refill();
-  if (next_ == end_) {
-    truncated_ = true;
-    throw Failure{{ErrorCode::kCorrupt, "the file is empty", input_.name(), ""}};
-  }
   for (;;) {
     if (end_ - next_ <= static_cast<ptrdiff_t>(kPadding) && !input_ended_) refill();
-    // The inner loop works on local copies; what can read more, fail or call out first stores them
-    // (STORE) and then loads them.
     const char* p = next_;
     const char* const end = end_;
     const bool tail = input_ended_;
     const char* const safe = tail ? end : end - kPadding;
     Value* const stack = stack_.get();
     size_t top = top_;
-#define STORE (next_ = p, top_ = top)
-#define LOAD (p = next_, top = top_)
-#define NEED(count, name)                                     \
-  if (top < (marks_.empty() ? 0 : marks_.back()) + (count)) { \
-    STORE;                                                    \
-    require(count, name);                                     \
-  }
+    bool rare = false;
+    const auto store = [&]() __attribute__((always_inline)) { next_ = p, top_ = top; };
+    const auto need_one = [&](const char* name) __attribute__((always_inline)) {
+      if (top > (marks_.empty() ? 0 : marks_.back())) return;
+      store();
+      require(1, name);
+    };
     while (p < safe) {
       const auto opcode = static_cast<uint8_t>(*p);
       op_offset_ = base_offset_ + static_cast<uint64_t>(p - buffer_.get());
       ++p;
       if (tail && end - p < op::fixed_argument(opcode)) {
-        STORE;
+        store();
         fail_truncated();
       }
       switch (opcode) {
-        case op::kBinGet: {
-          const auto index = static_cast<uint8_t>(*p++);
-          if (!memo_chunks_.empty() && !memo_chunks_[0][index].is(Tag::kNull)) {
-            stack[top++] = memo_chunks_[0][index];
-          } else {
-            STORE;
-            stack[top++] = memo_get(index, "BINGET");
-          }
-          break;
-        }
-        case op::kLongBinGet: {
-          const uint64_t index = little_endian(p, 4);
+        case op::kBinGet:
+          top_ = top;
+          stack[top++] = memo_get(static_cast<uint8_t>(*p++), "BINGET");
+          continue;
+        case op::kLongBinGet:
+          top_ = top;
+          stack[top++] = memo_get(little_endian(p, 4), "LONG_BINGET");
           p += 4;
-          if ((index >> kMemoChunkLog2) < memo_chunks_.size()) {
-            const Value value = memo_chunks_[index >> kMemoChunkLog2][index & (kMemoChunk - 1)];
-            if (!value.is(Tag::kNull)) {
-              stack[top++] = value;
-              break;
-            }
-          }
-          STORE;
-          stack[top++] = memo_get(index, "LONG_BINGET");
-          break;
-        }
-        case op::kMemoize: {
-          NEED(1, "MEMOIZE");
-          const uint64_t index = memo_count_;
-          if ((index >> kMemoChunkLog2) < memo_chunks_.size()) {
-            memo_chunks_[index >> kMemoChunkLog2][index & (kMemoChunk - 1)] = stack[top - 1];
-            ++memo_count_;
-          } else {
-            memo_put(index, stack[top - 1]);
-          }
-          break;
-        }
-        case op::kMark: marks_.push_back(top); break;
-        case op::kEmptyDict: stack[top++] = heap_.make_object(ObjectKind::kDict); break;
-        case op::kEmptyList: stack[top++] = heap_.make_object(ObjectKind::kList); break;
-        case op::kBinInt:
-          stack[top++] = heap_.make_int(static_cast<int32_t>(little_endian(p, 4)));
+          continue;
+        case op::kMemoize:
+          need_one("MEMOIZE");
+          memo_put(memo_count_, stack[top - 1]);
+          continue;
+        case op::kBinPut:
+          need_one("BINPUT");
+          memo_put(static_cast<uint8_t>(*p++), stack[top - 1]);
+          continue;
+        case op::kLongBinPut:
+          need_one("LONG_BINPUT");
+          memo_put(little_endian(p, 4), stack[top - 1]);
           p += 4;
-          break;
-        case op::kBinInt1: stack[top++] = heap_.make_int(static_cast<uint8_t>(*p++)); break;
+          continue;
+        case op::kMark: marks_.push_back(top); continue;
+        case op::kEmptyDict: stack[top++] = heap_.make_object(ObjectKind::kDict); continue;
+        case op::kEmptyList: stack[top++] = heap_.make_object(ObjectKind::kList); continue;
+        case op::kEmptyTuple: stack[top++] = heap_.make_object(ObjectKind::kTuple); continue;
+        case op::kNone: stack[top++] = Value::make(Tag::kNone, 0); continue;
+        case op::kNewTrue: stack[top++] = Value::make(Tag::kTrue, 0); continue;
+        case op::kNewFalse: stack[top++] = Value::make(Tag::kFalse, 0); continue;
+        case op::kBinInt1: stack[top++] = heap_.make_int(static_cast<uint8_t>(*p++)); continue;
         case op::kBinInt2:
           stack[top++] = heap_.make_int(static_cast<int64_t>(little_endian(p, 2)));
           p += 2;
-          break;
+          continue;
+        case op::kBinInt:
+          stack[top++] = heap_.make_int(static_cast<int32_t>(little_endian(p, 4)));
+          p += 4;
+          continue;
         case op::kLong1: {
-          const auto size = static_cast<uint8_t>(*p++);
-          if (size <= 7 && p + size <= end) {
-            const uint64_t raw = size ? little_endian(p, size) : 0;
-            const int shift = 64 - 8 * size;
-            stack[top++] = heap_.make_int(size ? static_cast<int64_t>(raw << shift) >> shift : 0);
-            p += size;
-          } else {
-            STORE;
-            const char* data = bytes(size);
-            push(parse_long(data, size));
-            goto reload;
-          }
-          break;
+          const auto size = static_cast<uint8_t>(*p);
+          if (size > 7 || p + 1 + size > end) break;
+          stack[top++] = heap_.make_int(signed_little_endian(p + 1, size));
+          p += 1 + size;
+          continue;
         }
         case op::kShortBinUnicode:
         case op::kShortBinString: {
-          const auto size = static_cast<uint8_t>(*p++);
-          if (p + size <= end) {
-            stack[top++] = heap_.make_string({p, size});
-            p += size;
-          } else {
-            STORE;
-            const char* data = bytes(size);
-            push(heap_.make_string({data, size}));
-            goto reload;
-          }
-          break;
+          const auto size = static_cast<uint8_t>(*p);
+          if (p + 1 + size > end) break;
+          stack[top++] = heap_.make_string({p + 1, size});
+          p += 1 + size;
+          continue;
         }
-        case op::kSetItems: {
-          STORE;
-          const size_t mark = pop_mark("SETITEMS");
-          if (mark == 0 || mark > top) fail(ErrorCode::kCorrupt, "SETITEMS without a dict");
-          set_items(mark - 1, stack + mark, top - mark, "SETITEMS");
-          top = mark;
-          break;
-        }
-        case op::kAppends: {
-          STORE;
-          const size_t mark = pop_mark("APPENDS");
-          if (mark == 0 || mark > top) fail(ErrorCode::kCorrupt, "APPENDS without a list");
-          append_to(mark - 1, stack + mark, top - mark, "APPENDS");
-          top = mark;
-          break;
-        }
+        case op::kSetItems:
+        case op::kAppends:
         case op::kAppend:
-          NEED(2, "APPEND");
-          STORE;
-          append_to(top - 2, stack + top - 1, 1, "APPEND");
-          --top;
-          break;
         case op::kSetItem:
-          NEED(3, "SETITEM");
-          STORE;
-          set_items(top - 3, stack + top - 2, 2, "SETITEM");
-          top -= 2;
-          break;
-        case op::kNone: stack[top++] = Value::make(Tag::kNone, 0); break;
-        case op::kNewTrue: stack[top++] = Value::make(Tag::kTrue, 0); break;
-        case op::kNewFalse: stack[top++] = Value::make(Tag::kFalse, 0); break;
-        case op::kEmptyTuple: stack[top++] = heap_.make_object(ObjectKind::kTuple); break;
-        case op::kEmptySet: stack[top++] = heap_.make_object(ObjectKind::kSet); break;
-        case op::kTuple1:
-        case op::kTuple2:
-        case op::kTuple3: {
-          const size_t count = opcode - op::kTuple1 + 1u;
-          NEED(count, "TUPLE");
-          STORE;
-          collect(ObjectKind::kTuple, top - count);
-          LOAD;
-          break;
-        }
-        case op::kTuple:
-        case op::kList:
-        case op::kDict:
-        case op::kFrozenSet: {
-          STORE;
-          const size_t mark = pop_mark(opcode_name(opcode));
-          if (mark > top) fail(ErrorCode::kCorrupt, "a MARK above the stack");
-          const ObjectKind kind = opcode == op::kTuple  ? ObjectKind::kTuple
-                                  : opcode == op::kList ? ObjectKind::kList
-                                  : opcode == op::kDict ? ObjectKind::kDict
-                                                        : ObjectKind::kSet;
-          if (kind == ObjectKind::kDict && (top - mark) % 2)
-            fail(ErrorCode::kCorrupt, "DICT with a key that has no value");
-          collect(kind, mark);
-          LOAD;
-          break;
-        }
-        case op::kAddItems: {
-          STORE;
-          const size_t mark = pop_mark("ADDITEMS");
-          if (mark == 0 || mark > top) fail(ErrorCode::kCorrupt, "ADDITEMS without a set");
-          add_to_set(mark - 1, stack + mark, top - mark);
-          top = mark;
-          break;
-        }
-        case op::kPop:
-          STORE;
-          if (top == (marks_.empty() ? 0 : marks_.back())) {
-            // Python pops the MARK itself here.
-            if (marks_.empty()) fail(ErrorCode::kCorrupt, "POP on an empty stack");
-            marks_.pop_back();
-          } else {
-            --top;
-          }
-          break;
-        case op::kPopMark:
-          STORE;
-          top = std::min(top, pop_mark("POP_MARK"));
-          break;
-        case op::kDup:
-          NEED(1, "DUP");
-          stack[top] = stack[top - 1];
-          ++top;
-          break;
-        case op::kBinPut:
-          NEED(1, "BINPUT");
-          memo_put(static_cast<uint8_t>(*p++), stack[top - 1]);
-          break;
-        case op::kLongBinPut:
-          NEED(1, "LONG_BINPUT");
-          memo_put(little_endian(p, 4), stack[top - 1]);
-          p += 4;
-          break;
-        case op::kBinFloat: {
-          uint64_t bits;
-          std::memcpy(&bits, p, 8);
-          bits = __builtin_bswap64(bits);
-          double number;
-          std::memcpy(&number, &bits, 8);
-          stack[top++] = heap_.make_float(number);
-          p += 8;
-          break;
-        }
-        case op::kProto:
-          protocol_ = static_cast<uint8_t>(*p++);
-          if (protocol_ > 5) {
-            STORE;
-            fail(ErrorCode::kUnsupported,
-                 "pickle protocol " + std::to_string(protocol_) + " is not known (0 to 5 are)",
-                 "this may not be a pickle, or one that a newer Python wrote");
-          }
-          break;
-        case op::kFrame:
-          p += 8;
-          break;  // a hint about buffering; its length is not needed, so not believed
-        case op::kStop: STORE; return;
-        default:
-          STORE;
-          execute_rare(opcode);
-          goto reload;
+          store();
+          fill_container(opcode);
+          top = top_;
+          continue;
+        case op::kStop: store(); return;
+        default: break;
       }
+      store();  // behind the opcode, before its argument
+      execute_rare(opcode);
+      rare = true;
+      break;
     }
-    STORE;
+    if (rare) continue;
+    store();
     if (tail) fail_truncated();
-  reload:;
-#undef STORE
-#undef LOAD
-#undef NEED
   }
+}
+
+// SETITEMS and APPENDS take what lies above the last MARK, SETITEM and APPEND the topmost values.
+void Machine::fill_container(uint8_t opcode) {
+  const char* const name = opcode_name(opcode);
+  const bool is_dict = opcode == op::kSetItems || opcode == op::kSetItem;
+  size_t first;
+  if (opcode == op::kSetItems || opcode == op::kAppends) {
+    first = pop_mark(name);
+    if (first == 0 || first > top_)
+      fail(ErrorCode::kCorrupt, std::string(name) + " without a " + (is_dict ? "dict" : "list"));
+  } else {
+    const size_t count = is_dict ? 2 : 1;
+    require(count + 1, name);
+    first = top_ - count;
+  }
+  const size_t count = top_ - first;
+  if (is_dict)
+    set_items(first - 1, &stack_[first], count, name);
+  else
+    append_to(first - 1, &stack_[first], count, name);
+  top_ = first;
 }
 
 }  // namespace tonnage::sources::pickle

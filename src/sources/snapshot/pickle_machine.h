@@ -96,6 +96,9 @@ class Machine {
 
   void execute();
   void execute_rare(uint8_t opcode);
+  bool execute_structure(uint8_t opcode);
+  bool execute_scalar(uint8_t opcode);
+  void fill_container(uint8_t opcode);
   void push(Value value) { stack_[top_++] = value; }
   size_t pop_mark(const char* opcode);
   void require(size_t count, const char* opcode) const;
@@ -109,6 +112,7 @@ class Machine {
   void add_to_set(size_t position, const Value* items, size_t count);
   Visitor::Role role_of(size_t position);
   void collect(ObjectKind kind, size_t mark);
+  void collect_from_mark(uint8_t opcode, ObjectKind kind);
   Value parse_long(const char* data, uint64_t size);
   Value parse_decimal(std::string_view text);
 

@@ -1,5 +1,6 @@
 // Opcodes that are rare in snapshots: long strings and bytes, big integers, protocol 0's text
 // forms; and the refusals.
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -212,19 +213,71 @@ Value Machine::parse_decimal(std::string_view text) {
   fail(ErrorCode::kCorrupt, "a number was expected");
 }
 
-// Runs with next_ behind the opcode and all of its fixed argument available.
-void Machine::execute_rare(uint8_t opcode) {
+// Containers that snapshots seldom have, and what only moves values on the stack. False: the opcode
+// is another one's.
+bool Machine::execute_structure(uint8_t opcode) {
+  switch (opcode) {
+    case op::kEmptySet: push(heap_.make_object(ObjectKind::kSet)); return true;
+    case op::kTuple1:
+    case op::kTuple2:
+    case op::kTuple3: {
+      const size_t count = opcode - op::kTuple1 + 1u;
+      require(count, "TUPLE");
+      collect(ObjectKind::kTuple, top_ - count);
+      return true;
+    }
+    case op::kTuple: collect_from_mark(opcode, ObjectKind::kTuple); return true;
+    case op::kList: collect_from_mark(opcode, ObjectKind::kList); return true;
+    case op::kDict: collect_from_mark(opcode, ObjectKind::kDict); return true;
+    case op::kFrozenSet: collect_from_mark(opcode, ObjectKind::kSet); return true;
+    case op::kAddItems: {
+      const size_t mark = pop_mark("ADDITEMS");
+      if (mark == 0 || mark > top_) fail(ErrorCode::kCorrupt, "ADDITEMS without a set");
+      add_to_set(mark - 1, &stack_[mark], top_ - mark);
+      top_ = mark;
+      return true;
+    }
+    case op::kPop:
+      if (top_ > (marks_.empty() ? 0 : marks_.back())) {
+        --top_;
+        return true;
+      }
+      // Python pops the MARK itself here.
+      if (marks_.empty()) fail(ErrorCode::kCorrupt, "POP on an empty stack");
+      marks_.pop_back();
+      return true;
+    case op::kPopMark: top_ = std::min(top_, pop_mark("POP_MARK")); return true;
+    case op::kDup:
+      require(1, "DUP");
+      push(stack_[top_ - 1]);
+      return true;
+    default: return false;
+  }
+}
+
+void Machine::collect_from_mark(uint8_t opcode, ObjectKind kind) {
+  const size_t mark = pop_mark(opcode_name(opcode));
+  if (mark > top_) fail(ErrorCode::kCorrupt, "a MARK above the stack");
+  if (kind == ObjectKind::kDict && (top_ - mark) % 2)
+    fail(ErrorCode::kCorrupt, "DICT with a key that has no value");
+  collect(kind, mark);
+}
+
+// Numbers and texts that announce their length, or are lines of protocol 0.
+bool Machine::execute_scalar(uint8_t opcode) {
   const char* const argument = next_;
   switch (opcode) {
+    case op::kShortBinUnicode:
+    case op::kShortBinString:
     case op::kBinUnicode:
     case op::kBinUnicode8:
     case op::kBinString: {
-      const int width = opcode == op::kBinUnicode8 ? 8 : 4;
+      const int width = op::fixed_argument(opcode);
       const uint64_t size = little_endian(argument, width);
       next_ += width;
       const char* data = bytes(size);
       push(heap_.make_string({data, static_cast<size_t>(size)}));
-      return;
+      return true;
     }
     case op::kBinBytes:
     case op::kBinBytes8:
@@ -235,7 +288,13 @@ void Machine::execute_rare(uint8_t opcode) {
       next_ += width;
       const char* data = bytes(size);
       push(Value::make(Tag::kBytes, heap_.intern({data, static_cast<size_t>(size)})));
-      return;
+      return true;
+    }
+    case op::kLong1: {
+      const auto size = static_cast<uint8_t>(*argument);
+      ++next_;
+      push(parse_long(bytes(size), size));
+      return true;
     }
     case op::kLong4: {
       const auto size = static_cast<int32_t>(little_endian(argument, 4));
@@ -248,7 +307,15 @@ void Machine::execute_rare(uint8_t opcode) {
         const char* data = bytes(static_cast<uint64_t>(size));
         push(parse_long(data, static_cast<uint64_t>(size)));
       }
-      return;
+      return true;
+    }
+    case op::kBinFloat: {
+      uint64_t bits = __builtin_bswap64(little_endian(argument, 8));
+      double number;
+      std::memcpy(&number, &bits, 8);
+      push(heap_.make_float(number));
+      next_ += 8;
+      return true;
     }
     case op::kInt: {
       const std::string_view text = line();
@@ -259,19 +326,36 @@ void Machine::execute_rare(uint8_t opcode) {
         push(Value::make(Tag::kFalse, 0));
       else
         push(parse_decimal(text));
-      return;
+      return true;
     }
-    case op::kLong: push(parse_decimal(line())); return;
+    case op::kLong: push(parse_decimal(line())); return true;
     case op::kFloat: {
       const std::string text(line());
       char* end = nullptr;
       const double number = std::strtod(text.c_str(), &end);
       if (end == text.c_str()) fail(ErrorCode::kCorrupt, "FLOAT without a number");
       push(heap_.make_float(number));
-      return;
+      return true;
     }
-    case op::kString: push(heap_.make_string(decode_quoted(line()))); return;
-    case op::kUnicode: push(heap_.make_string(decode_raw_unicode(line()))); return;
+    case op::kString: push(heap_.make_string(decode_quoted(line()))); return true;
+    case op::kUnicode: push(heap_.make_string(decode_raw_unicode(line()))); return true;
+    default: return false;
+  }
+}
+
+// Runs with next_ behind the opcode and all of its fixed argument available.
+void Machine::execute_rare(uint8_t opcode) {
+  if (execute_structure(opcode) || execute_scalar(opcode)) return;
+  switch (opcode) {
+    case op::kProto:
+      protocol_ = static_cast<uint8_t>(*next_++);
+      if (protocol_ > 5)
+        fail(ErrorCode::kUnsupported,
+             "pickle protocol " + std::to_string(protocol_) + " is not known (0 to 5 are)",
+             "this may not be a pickle, or one that a newer Python wrote");
+      return;
+    // A hint about buffering; its length is not needed, so not believed.
+    case op::kFrame: next_ += 8; return;
     case op::kGet: {
       const Value index = parse_decimal(line());
       if (!index.is(Tag::kInt) || index.signed_payload() < 0)
