@@ -72,7 +72,7 @@ inline constexpr uint16_t kNewestReadableVersion = 2;
 enum class ChunkKind : uint8_t { kSession = 1, kData = 2, kStreamEnd = 3, kSessionEnd = 4 };
 enum class Compression : uint8_t { kNone = 0, kZstd = 1 };
 
-// A stream-end chunk is a data chunk (possibly empty). It shows that the process ended normally.
+// A stream-end chunk is a data chunk (possibly empty) after which the process left in good order.
 
 struct ChunkHeader {
   uint32_t magic = kChunkMagic;

@@ -22,9 +22,6 @@ struct Device {
   std::string name;            // "" if unknown (a snapshot does not say)
   uint64_t total_bytes = 0;    // 0: unknown
   uint64_t context_bytes = 0;  // modelled
-  // The most that was ever in use, as the ledger of the run showed it: true also where the
-  // events of a process that was killed are lost. 0: not known.
-  uint64_t account_peak_bytes = 0;
 };
 
 // The first write of the record that failed, in any process (disk full, file size limit): events
@@ -83,8 +80,9 @@ struct CommandEnd {
   int signal = 0;     // 0: it exited
   uint64_t wall_ns = 0;
   std::vector<CommandError> errors;  // in time order
-  // What the session's ledger says, which no kill takes away; empty, null: not known.
-  std::vector<uint64_t> device_peak_bytes;  // by device of the session
+  // What the session's ledger says: true also where the events of a process that was killed are
+  // lost. Empty, null: not known.
+  std::vector<uint64_t> device_peak_bytes;  // the most that was ever in use, by device
   std::optional<uint64_t> drivers_loaded;   // processes that loaded the driver
   bool write_failed = false;                // a part of the record could not be written
 };
@@ -127,7 +125,6 @@ struct Record {
   std::vector<abi::MemoryEvent> events;      // in time order (per process in program order)
   std::vector<SegmentState> final_segments;  // snapshots only
   WriteFailure write_failure;
-  uint64_t drivers_loaded = 0;     // processes that loaded the driver, as the ledger showed it
   bool history_truncated = false;  // the beginning was overwritten: figures before are partial
   bool has_session = false;        // made by `tonnage run`: its end is expected
   uint64_t missing_parts = 0;  // chunks that were lost or damaged, as far as that can be counted

@@ -140,7 +140,7 @@ std::string plain_text(const json& value) {
 
 }  // namespace
 
-// Reads varints. After the first error every value is 0 and ok() is false.
+// Reads varints; once something was wrong everything is 0 and ok() false.
 class RecordDecoder::Cursor {
  public:
   explicit Cursor(std::span<const uint8_t> bytes)
@@ -250,25 +250,12 @@ bool RecordDecoder::add_session(std::span<const uint8_t> text) {
   return budget_.take(8 * text.size());
 }
 
-// What the ledger of the run showed, in its last chunk.
-void RecordDecoder::add_account(const nlohmann::json& end) {
-  record_.drivers_loaded = number_of(end, "drivers_loaded");
-  const auto peaks = end.find("device_peaks");
-  if (peaks == end.end() || !peaks->is_array()) return;
-  for (size_t i = 0; i < peaks->size() && i < record_.devices.size(); ++i) {
-    if ((*peaks)[i].is_number_unsigned())
-      record_.devices[i].account_peak_bytes = (*peaks)[i].get<uint64_t>();
-  }
-}
-
 bool RecordDecoder::add_session_end(std::span<const uint8_t> text) {
   const auto end = parse_object(text);
   if (!end) return false;
   if (end->contains("exit_code")) read_end(*end, record_.end);
-  if (const auto account = end->find("account"); account != end->end() && account->is_object()) {
-    add_account(*account);
+  if (const auto account = end->find("account"); account != end->end() && account->is_object())
     read_account(*account, record_.end);
-  }
   if (const auto need = end->find("need"); need != end->end() && need->is_object())
     read_need(*need, record_.need);
   for (const auto& [key, value] : end->items()) {
@@ -440,8 +427,8 @@ void RecordDecoder::add_fact(const std::string& text) {
   record_.info[key] = value;
 }
 
-// Keeps the order of each process, even if its times go back (an event may have a time in the
-// past): such an event is placed by the latest time so far.
+// A process's own order is kept even where its times go back (an event may carry a time in the
+// past): it waits its turn by the latest time so far.
 bool RecordDecoder::merge() {
   size_t total = 0;
   std::vector<Stream*> live;

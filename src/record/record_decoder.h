@@ -64,7 +64,6 @@ class RecordDecoder {
 
   bool add_session(std::span<const uint8_t> json);
   bool add_session_end(std::span<const uint8_t> json);
-  void add_account(const nlohmann::json& end);
   bool add_data(const record::ChunkHeader& header, std::span<const uint8_t> payload);
   bool read_strings(Cursor& in, Stream& stream);
   bool read_nodes(Cursor& in, Stream& stream);

@@ -22,13 +22,13 @@ using record::ChunkHeader;
 
 constexpr size_t kHeaderBytes = sizeof(ChunkHeader);
 constexpr size_t kWindowBytes = 16 << 10;  // looked through at once for a chunk's beginning
-// How much memory a file may use: far more than a normal file of its size needs (an event has a few
-// bytes there and 96 here), and far less than a hostile file could unpack to.
+// Memory that a file may ask for: far more than an honest one of its size needs (an event is a few
+// bytes in it and 96 here), far less than one made to unpack to as much as possible.
 constexpr uint64_t kLeastBudgetBytes = 256u << 20, kBudgetPerByte = 512;
 constexpr uint32_t kMaxPayloadBytes = record::kMaxUncompressedBytes + (64u << 10);
 
-// Bytes at an offset of a file or of memory. Files are read and never mapped, because a mapped file
-// that shrinks would kill this process.
+// Bytes at an offset: a file or memory. Files are read and never mapped: one that shrinks must not
+// kill us.
 class Input {
  public:
   virtual ~Input() = default;

@@ -241,8 +241,8 @@ TEST_F(SessionTest, TheAccountsPeakIsInTheRecord) {
   ASSERT_TRUE(files->write_account());
   const auto record = record::read_record(files->record_path().string());
   ASSERT_TRUE(record);
-  EXPECT_EQ(12345u, record->devices.at(0).account_peak_bytes);
-  EXPECT_EQ(2u, record->drivers_loaded);
+  EXPECT_EQ(12345u, record->end.device_peak_bytes.at(0));
+  EXPECT_EQ(2u, record->end.drivers_loaded);
 }
 
 TEST_F(SessionTest, TheFolderOfAKilledRunIsRemovedByALaterOne) {
