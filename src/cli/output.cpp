@@ -9,6 +9,7 @@
 
 #include <cstdio>
 
+#include "cli/draft_file.h"
 #include "cli/exit_codes.h"
 
 namespace tonnage::cli {
@@ -47,20 +48,6 @@ Result<void> write_in_place(const fs::path& path,
   if (fd >= 0 && ::close(fd) != 0 && error == 0) error = errno;
   if (error != 0) return io_error("cannot write the file", path, error);
   return {};
-}
-
-// The finished file gets its name in one step; without `replace` only if nothing has that name.
-int put_in_place(const std::string& from, const fs::path& to, bool replace) {
-  if (replace) return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
-  if (::link(from.c_str(), to.c_str()) == 0) {
-    ::unlink(from.c_str());
-    return 0;
-  }
-  if (errno == EEXIST) return EEXIST;
-  // Some file systems have no links.
-  struct stat is {};
-  if (::lstat(to.c_str(), &is) == 0) return EEXIST;
-  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace
@@ -105,23 +92,18 @@ Result<void> write_file(const fs::path& path, const std::function<bool(const Wri
   }
   // Devices and pipes are written as they are; there is nothing to replace.
   if (exists && !S_ISREG(is.st_mode)) return write_in_place(path, produce);
-  // A new file beside it, under a name that nobody has: never through somebody's link.
-  std::string pattern = path.string() + ".XXXXXX";
-  const int fd = ::mkostemp(pattern.data(), O_CLOEXEC);
-  if (fd < 0) return io_error("cannot write the file", path, errno);
-  if (exists)
-    ::fchmod(fd, is.st_mode & 0777);  // else it stays private: it names commands and files
-  int error = write_pieces(fd, produce);
-  if (::close(fd) != 0 && error == 0) error = errno;
-  if (error == 0) error = put_in_place(pattern, path, force);
-  if (error != 0) {
-    ::unlink(pattern.c_str());
-    if (error == EEXIST) {
-      return Error{ErrorCode::kUsage, "the file exists", path.string(),
-                   "choose another name, or replace it with --force"};
-    }
-    return io_error("cannot write the file", path, error);
+  DraftFile draft(path);
+  int error = draft.error();
+  if (error == 0 && exists)
+    ::fchmod(draft.fd(), is.st_mode & 0777);  // else it stays private: it names commands and files
+  if (error == 0) error = write_pieces(draft.fd(), produce);
+  if (error == 0) error = draft.close();
+  if (error == 0) error = draft.put_in_place(force);
+  if (error == EEXIST) {
+    return Error{ErrorCode::kUsage, "the file exists", path.string(),
+                 "choose another name, or replace it with --force"};
   }
+  if (error != 0) return io_error("cannot write the file", path, error);
   return {};
 }
 

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/draft_file.h"
 #include "cli/host_files.h"
 #include "record/secrets.h"
 #include "record/writer.h"
@@ -37,7 +38,7 @@ Error system_error(const std::string& message, const fs::path& where,
   return Error{ErrorCode::kIo, message + ": " + ::strerror(errno), where.string(), hint};
 }
 
-// A folder of an earlier run that was killed: its session file exists, and no process holds it.
+// A folder of an earlier run that was killed: its session is there and nobody holds it any more.
 bool is_lost(const fs::path& folder) {
   struct stat is {};
   if (::lstat(folder.c_str(), &is) != 0 || !S_ISDIR(is.st_mode) || is.st_uid != ::geteuid() ||
@@ -64,7 +65,7 @@ bool is_lost(const fs::path& folder) {
   return !held;
 }
 
-// And what ranks kept in memory when the file system was full (recorder/values/mailbox.cpp).
+// With what ranks kept in memory when its file system was full (recorder/values/mailbox.cpp).
 void remove_folder(const fs::path& folder) {
   std::error_code ignored;
   fs::remove_all(folder, ignored);
@@ -104,21 +105,17 @@ Result<fs::path> make_folder() {
                       "set TMPDIR to a folder that you may write to");
 }
 
-// A new file of our own that takes the place of what has that name: a link is replaced, and what it
-// points to stays as it is. -1: errno.
-int replace_file(const fs::path& path) {
+// A record that takes the place of what has that name: a link is replaced, and what it points to
+// stays as it is. -1: errno.
+int replace_record(const fs::path& path) {
   struct stat is {};
   if (::lstat(path.c_str(), &is) == 0 && !S_ISREG(is.st_mode) && !S_ISLNK(is.st_mode)) {
     errno = S_ISDIR(is.st_mode) ? EISDIR : EINVAL;
     return -1;
   }
-  std::string pattern = path.string() + ".XXXXXX";
-  const int fd = ::mkostemp(pattern.data(), O_APPEND | O_CLOEXEC);
-  if (fd < 0) return -1;
-  if (::rename(pattern.c_str(), path.c_str()) == 0) return fd;
-  const int error = errno;
-  ::unlink(pattern.c_str());
-  ::close(fd);
+  DraftFile draft(path, O_APPEND);
+  const int error = draft.put_in_place(/*replace=*/true);
+  if (error == 0) return draft.release();
   errno = error;
   return -1;
 }
@@ -191,7 +188,7 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
       options.record.empty() ? *folder / "record.tonnage" : fs::absolute(options.record, error);
   files->record_fd_ =
       !options.record.empty() && options.force
-          ? replace_file(files->record_path_)
+          ? replace_record(files->record_path_)
           : ::open(files->record_path_.c_str(),
                    O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (files->record_fd_ < 0) {
@@ -201,7 +198,7 @@ Result<std::unique_ptr<SessionFiles>> SessionFiles::create(const SessionOptions&
 
   const int fd = ::open(files->session_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return system_error("cannot make the session file", files->session_path_);
-  // posix_fallocate, not ftruncate: on a full disk, a write to the mapping would kill us and the
+  // posix_fallocate and not ftruncate: on a full disk writing to a mapping would kill us and the
   // user's program.
   if (const int failed = ::posix_fallocate(fd, 0, sizeof(abi::Session)); failed != 0) {
     ::close(fd);
