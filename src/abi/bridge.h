@@ -23,16 +23,17 @@ struct Bridge {
   uint32_t version;
   const Session* session;  // read only for the recorder; null outside a session
 
-  // Shadow memory: the known content of device memory (gpu/shadow_memory.h). Addresses and sizes in
-  // bytes. content_get: 1 and the bytes if all of [address, address + n) is known, else 0 and
-  // nothing written.
+  // Known content of device memory (gpu/shadow_memory.h). Addresses and sizes in bytes.
+  // content_get: 1 and the bytes if all of [address, address + n) is known, else 0 and nothing
+  // written.
   int (*content_get)(uint64_t address, void* out, size_t n);
   void (*content_set)(uint64_t address, const void* bytes, size_t n);
   void (*content_forget)(uint64_t address, size_t n);
   int (*content_any)(uint64_t address, size_t n);  // 1 if any byte of the range is known (fast)
 
-  // While depth > 0 on a thread, kernels launched there belong to an operator, and the recorder
-  // reports its outputs. A launch outside makes the content behind its pointer arguments unknown.
+  // While depth > 0 on a thread, kernels launched there belong to an operator whose outputs the
+  // recorder accounts for; a launch outside makes the known content behind its pointer arguments
+  // unknown.
   void (*operator_depth_add)(int delta);
 
   // The next device-to-host read of 4 or 8 bytes of unknown content on this thread yields `value`
@@ -49,8 +50,9 @@ struct Bridge {
   void (*emit)(const MemoryEvent* event);
   void (*flush)();  // writes the chunk in hand to the file
 
-  // The driver calls this when it records an event of its own (unknown read, device allocation):
-  // the recorder fills in op, stack, module, phase and step of the thread. Null to unset.
+  // What the driver itself asks the recorder when it records an event of its own (unknown read,
+  // device allocation): the recorder fills op, stack, module, phase and step of the thread. Null to
+  // unset.
   void (*set_context_provider)(void (*fill)(MemoryEvent* event));
 
   // Whether host-to-device copies on this thread keep their bytes as known content: 1 yes, -1 no
@@ -62,9 +64,9 @@ struct Bridge {
   // width: costs nothing for any n.
   void (*content_fill)(uint64_t address, uint32_t pattern, unsigned width, size_t n);
 
-  // A promise: `fetch` writes the n bytes when one of them is first read. It may wait for another
-  // process, is called at most once, on any thread, and returns 0 if the bytes are not known after
-  // all. `release` ends the promise, fetched or not.
+  // The n bytes are what `fetch` writes when somebody first reads one of them: it may wait for
+  // another process, is called at most once, on any thread, and answers 0 where they are not known
+  // after all. `release` ends the promise, fetched or not.
   void (*content_promise)(uint64_t address, size_t n, void* owner,
                           int (*fetch)(void* owner, void* out, size_t n),
                           void (*release)(void* owner));
@@ -72,8 +74,8 @@ struct Bridge {
   // Known bytes are written to `out`, unknown ones become zero; returns how many were unknown.
   size_t (*content_read)(uint64_t address, void* out, size_t n);
 
-  // The recorder reports what kernels whose names contain this text write, inside an operator or
-  // not. The text must stay valid.
+  // Kernels whose names contain this are accounted for by the recorder, launched inside an operator
+  // or not. One text, which stays.
   void (*account_for_kernels)(const char* part_of_name);
 };
 

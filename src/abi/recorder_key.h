@@ -64,7 +64,8 @@ struct TorchBuild {
 
 inline TorchBuild read_torch_build(const std::string& torch_root) {
   TorchBuild out;
-  std::string python = "\n" + detail::read_small_file(torch_root + "/version.py");
+  std::string python("\n");
+  python.append(detail::read_small_file(torch_root + "/version.py"));
   out.version = detail::assigned(python, "__version__");
   out.commit = detail::assigned(python, "git_version");
   if (out.version.empty()) {

@@ -53,8 +53,8 @@ class SessionLocks {
     const int query = uses_process_locks_ ? F_GETLK : kOfdQuery;
     return fcntl(fd_, query, &lock) != 0 || lock.l_type != F_UNLCK;
   }
-  // Whether the process of a slot lives. `pid` is used only if the lock is gone: a program may have
-  // closed all its descriptors, and still lives while it maps the session.
+  // Whether the process of a slot lives. `pid` is asked only where the lock is gone: a program may
+  // have closed every descriptor it found, and lives all the same while it maps the session.
   bool slot_lives(int slot, int32_t pid) {
     return slot == slot_ || is_held(slot) || (pid > 0 && maps_session(pid));
   }
@@ -94,8 +94,7 @@ class SessionLocks {
       uses_process_locks_ = true;
     }
   }
-  // Whether the descriptor is still that of the session: programs close descriptors that they did
-  // not open, and reuse their numbers.
+  // The descriptor is still the session's: programs close and reuse numbers that they never opened.
   bool is_ours() const {
     struct stat is {};
     return fd_ >= 0 && fstat(fd_, &is) == 0 && is.st_dev == device_ && is.st_ino == inode_;

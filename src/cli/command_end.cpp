@@ -38,8 +38,11 @@ json read_errors(const fs::path& folder) {
     if (error.is_object()) errors.push_back(std::move(error));
   }
   std::ranges::stable_sort(errors, {}, time_of);
-  if (errors.size() > kMostErrors) errors.resize(kMostErrors);
-  return errors;
+  json out = json::array();
+  for (json& error : errors) {
+    if (out.size() < kMostErrors) out.push_back(std::move(error));
+  }
+  return out;
 }
 
 }  // namespace

@@ -58,10 +58,11 @@ std::string library_name(const std::string& path) {
   for (const Known& known : kKnown)
     if (file.starts_with(known.beginning)) return std::string(known.name);
   // Extension modules have many names: their package tells.
-  for (const std::string_view package : {"cupy", "rmm", "numba", "jax", "tensorflow", "paddle"}) {
-    const size_t at = whole.find("/" + std::string(package));
+  for (const std::string_view package :
+       {"/cupy", "/rmm", "/numba", "/jax", "/tensorflow", "/paddle"}) {
+    const size_t at = whole.find(package);
     if (at != std::string_view::npos && slash != std::string_view::npos && at < slash)
-      return std::string(package);
+      return std::string(package.substr(1));
   }
   for (const std::string_view interpreter : kInterpreters)
     if (file.starts_with(interpreter)) return "program";

@@ -45,6 +45,7 @@ const char* event_kind_name(EventKind kind) {
     case EventKind::kProcessEnd: return "process_end";
     case EventKind::kKernelCount: return "kernel_count";
     case EventKind::kFact: return "fact";
+    case EventKind::kHostRefusal: return "host_refusal";
   }
   return "unknown";
 }

@@ -174,7 +174,7 @@ CUresult cuMemGetAllocationGranularity(Driver*, size_t* out, const CUmemAllocati
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemCreate(Driver* state, CUmemGenericAllocationHandle* out, size_t size,
+CUresult cuMemCreate(Driver*, CUmemGenericAllocationHandle* out, size_t size,
                      const CUmemAllocationProp* prop, unsigned long long flags) {
   if (!out || size == 0 || size % gpu::kAllocationGranularity || flags)
     return CUDA_ERROR_INVALID_VALUE;

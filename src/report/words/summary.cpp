@@ -35,7 +35,7 @@ std::string when_text(const Moment& moment) {
 std::string where_text(const Site& site) { return site_text(site).empty() ? "" : at_text(site); }
 
 void add_first_advice(const Finding& finding, std::string& out) {
-  if (!finding.advice.empty()) out += " " + words_of(finding.advice.front()).text + ".";
+  if (!finding.advice.empty()) out.append(" ").append(words_of(finding.advice.front()).text) += ".";
 }
 
 const Finding* primary_of(const Explanation& explanation, int failure) {
@@ -68,7 +68,7 @@ std::string failure_summary(const Explanation& explanation) {
   }
   for (const Finding& finding : explanation.findings) {
     if (finding.failure == index && finding.cause == Cause::kMemoryFraction && &finding != primary)
-      out += " " + words_of(finding.text);
+      out.append(" ").append(words_of(finding.text));
   }
   if (failure.recovered) out += " The program went on afterwards.";
   if (index == 1) out += " (An earlier failure is listed below.)";
@@ -132,7 +132,7 @@ std::string record_summary(const Explanation& explanation) {
   std::string out = peak_summary(*explanation.record, *explanation.report);
   for (const Finding& finding : explanation.findings) {
     if (finding.kind != FindingKind::kLeak && finding.kind != FindingKind::kFragmentation) continue;
-    out += " " + words_of(finding.text);
+    out.append(" ").append(words_of(finding.text));
     add_first_advice(finding, out);
     break;
   }
@@ -143,7 +143,8 @@ std::string log_summary(const Explanation& explanation) {
   if (explanation.failures.empty()) {
     std::string out =
         fmt::format("No out-of-memory message was found in {} lines.", explanation.log_lines);
-    if (!explanation.findings.empty()) out += " " + words_of(explanation.findings.front().text);
+    if (!explanation.findings.empty())
+      out.append(" ").append(words_of(explanation.findings.front().text));
     return out;
   }
   const int lead = explanation.lead_failure;

@@ -206,7 +206,7 @@ std::optional<LogSize> LogScan::size_or_number(std::string_view unit, bool keep_
   std::transform(small.begin(), small.end(), small.begin(), lower);
   const Unit* known = unit_of(small);
   std::string text(text_.substr(start, number->end - start));
-  text += " " + (known ? std::string(unit) : "bytes");
+  text.append(" ").append(known ? unit : "bytes");
   at_ = number->end;
   return size_of(*number, known ? known->bytes : 1, text);
 }
