@@ -1,5 +1,6 @@
-# TONNAGE_CUDA_INCLUDE where it was not given: the headers that come with PyTorch's packages, in this tree's .venv or in the
-# Python that CMake found (which is pip's own build environment under `pip install .`).
+# TONNAGE_CUDA_INCLUDE where it was not given: the headers that come with PyTorch's packages, in
+# this tree's .venv or in the Python that CMake found (which is pip's own build environment under
+# `pip install .`).
 if(NOT TONNAGE_CUDA_INCLUDE)
   file(GLOB candidates ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu13/include)
   execute_process(

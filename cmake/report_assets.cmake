@@ -1,4 +1,5 @@
-# The page of the HTML report (src/report/assets, and uPlot for its chart), built into tonnage_report.
+# The page of the HTML report (src/report/assets, and uPlot for its chart), built into
+# tonnage_report.
 set(report_assets_cpp ${CMAKE_BINARY_DIR}/generated/report/html_assets.cpp)
 set(assets ${CMAKE_SOURCE_DIR}/src/report/assets)
 set(page_js base model timeline flame segment_map table overview device compare page)

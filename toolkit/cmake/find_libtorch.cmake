@@ -1,6 +1,7 @@
-# tonnage_libtorch: the libtorch that the C++ toolkit is built on. PyTorch's own CMake package asks for a whole CUDA toolkit when it
-# is a CUDA build; the toolkit needs none, so a folder with include/ and lib/ is enough (TONNAGE_TORCH_ROOT: site-packages/torch or an
-# unpacked libtorch). Without one, find_package(Torch) as CMAKE_PREFIX_PATH says.
+# tonnage_libtorch: the libtorch that the C++ toolkit is built on. PyTorch's own CMake package
+# asks for a whole CUDA toolkit when it is a CUDA build; the toolkit needs none, so a folder with
+# include/ and lib/ is enough (TONNAGE_TORCH_ROOT: site-packages/torch or an unpacked libtorch).
+# Without one, find_package(Torch) as CMAKE_PREFIX_PATH says.
 set(TONNAGE_TORCH_ROOT "" CACHE PATH "The libtorch of the C++ toolkit: a folder with include/torch and lib/libtorch.so")
 if(NOT TONNAGE_TORCH_ROOT)
   file(GLOB found_torch ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)

@@ -1,4 +1,5 @@
-# The package for find_package(Tonnage): headers, and sources that are compiled for the libtorch of the project that uses them.
+# The package for find_package(Tonnage): headers, and sources that are compiled for the libtorch
+# of the project that uses them.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(TONNAGE_TORCH_SOURCES ${CMAKE_INSTALL_DATADIR}/tonnage/toolkit_src)

@@ -44,24 +44,34 @@ typedef unsigned char byte_t;
 __device__ __forceinline__ float load(const float* x) { return *x; }
 __device__ __forceinline__ void store(float* x, float value) { *x = value; }
 struct bfloat { unsigned short bits; };
-__device__ __forceinline__ float load(const bfloat* x) { return __uint_as_float((unsigned)x->bits << 16); }
+__device__ __forceinline__ float load(const bfloat* x) {
+  return __uint_as_float((unsigned)x->bits << 16);
+}
 __device__ __forceinline__ void store(bfloat* x, float value) {
   unsigned u = __float_as_uint(value);
   x->bits = value != value ? 0x7fc0u : (unsigned short)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 struct half_t { unsigned short bits; };
-__device__ __forceinline__ float load(const half_t* x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x->bits)); return r; }
-__device__ __forceinline__ void store(half_t* x, float value) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x->bits) : "f"(value)); }
+__device__ __forceinline__ float load(const half_t* x) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x->bits));
+  return r;
+}
+__device__ __forceinline__ void store(half_t* x, float value) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x->bits) : "f"(value));
+}
 __device__ __forceinline__ float warp_max(float x) {
-  for (int offset = 16; offset > 0; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  for (int offset = 16; offset > 0; offset >>= 1)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
 )";
 
 constexpr const char* kKernel = R"(
-extern "C" __global__ void __launch_bounds__(256) tonnage_adam8bit(element_t* params, const element_t* grads, byte_t* m_codes, byte_t* v_codes,
-    float* m_scales, float* v_scales, long long n, float beta1, float beta2, float step_size, float inverse_correction2_sqrt, float eps,
-    float decay, float l2) {
+extern "C" __global__ void __launch_bounds__(256) tonnage_adam8bit(
+    element_t* params, const element_t* grads, byte_t* m_codes, byte_t* v_codes, float* m_scales,
+    float* v_scales, long long n, float beta1, float beta2, float step_size,
+    float inverse_correction2_sqrt, float eps, float decay, float l2) {
   const int lane = threadIdx.x & 31;
   const long long block = (long long)blockIdx.x * 8 + (threadIdx.x >> 5);
   const long long begin = block * 256;
@@ -76,15 +86,17 @@ extern "C" __global__ void __launch_bounds__(256) tonnage_adam8bit(element_t* pa
     if (i < n) {
       m[k] = decode_signed(m_codes[i]) * m_old;
       v[k] = decode_unsigned(v_codes[i]) * v_old;
-      store(params + i, adam_element(load(params + i), load(grads + i), &m[k], &v[k], beta1, beta2, step_size, inverse_correction2_sqrt, eps,
-                                     decay, l2));
+      store(params + i,
+            adam_element(load(params + i), load(grads + i), &m[k], &v[k], beta1, beta2, step_size,
+                         inverse_correction2_sqrt, eps, decay, l2));
       m_max = fmaxf(m_max, fabsf(m[k]));
       v_max = fmaxf(v_max, v[k]);
     }
   }
   m_max = warp_max(m_max);
   v_max = warp_max(v_max);
-  const float m_inverse = m_max > 0.0f ? 1.0f / m_max : 0.0f, v_inverse = v_max > 0.0f ? 1.0f / v_max : 0.0f;
+  const float m_inverse = m_max > 0.0f ? 1.0f / m_max : 0.0f;
+  const float v_inverse = v_max > 0.0f ? 1.0f / v_max : 0.0f;
 #pragma unroll
   for (int k = 0; k < 8; k++) {
     const long long i = begin + k * 32 + lane;

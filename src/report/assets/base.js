@@ -6,7 +6,8 @@ const CATEGORIES = data.categories.map(({ name }) => name);  // in the order of 
 const STATES = ["free", "live", "freed, another stream may still use it"];
 const PROSE = new Set(["h1", "h3", "p", "li"]);
 
-const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim() || "#888";
+const colour = name =>
+  getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim() || "#888";
 // Whether dark text is read better on this category's colour.
 function isPale(name) {
   const hex = colour(name);
@@ -23,7 +24,8 @@ function el(tag, attributes, ...children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else if (key === "style") Object.assign(node.style, value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+    else if (value !== null && value !== undefined && value !== false)
+      node.setAttribute(key, value === true ? "" : value);
   }
   const text = child => PROSE.has(tag) ? tied(String(child)) : String(child);
   node.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined)
@@ -42,11 +44,16 @@ function size(bytes) {
 }
 const count = number => number.toLocaleString("en-US");
 const exact = bytes => bytes === null || bytes === undefined ? "" : count(bytes) + " B";
-const duration = ns => ns >= 1e9 ? (ns / 1e9).toFixed(2) + " s" : ns >= 1e6 ? (ns / 1e6).toFixed(1) + " ms" : (ns / 1e3).toFixed(0) + " µs";
+const duration = ns => ns >= 1e9 ? (ns / 1e9).toFixed(2) + " s"
+  : ns >= 1e6                    ? (ns / 1e6).toFixed(1) + " ms"
+                                 : (ns / 1e3).toFixed(0) + " µs";
 const swatch = name => el("span", { class: "swatch", style: { background: `var(--${name})` } });
 const bytesCell = bytes => el("td", { class: "n", title: exact(bytes) }, size(bytes));
-const table = (label, heads, rows) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, el("table", {},
-  el("thead", {}, el("tr", {}, heads.map(([text, numeric]) => el("th", { class: numeric ? "n" : null, scope: "col" }, text)))), el("tbody", {}, rows)));
+const table = (label, heads, rows) =>
+  el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+    el("table", {}, el("thead", {}, el("tr", {}, heads.map(([text,
+      numeric]) => el("th", { class: numeric ? "n" : null, scope: "col" }, text)))),
+      el("tbody", {}, rows)));
 // The first index whose value is not below the wanted one.
 function lower(values, wanted) {
   let a = 0, b = values.length;
@@ -55,9 +62,13 @@ function lower(values, wanted) {
 }
 
 function place(line) {
-  return line ? line.file.split("/").pop() + (line.line ? ":" + line.line : "") + (line.function ? " in " + line.function : "") : "";
+  return line ? line.file.split("/").pop() + (line.line ? ":" + line.line : "") +
+      (line.function ? " in " + line.function : "")
+              : "";
 }
-const siteText = site => site ? [place(site.user_line || site.line), site.module, site.op].filter(Boolean).join(" · ") : "";
+const siteText = site => site
+  ? [place(site.user_line || site.line), site.module, site.op].filter(Boolean).join(" · ")
+  : "";
 
 const tip = document.getElementById("tip");
 function showTip(event, text) {
