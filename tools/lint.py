@@ -6,13 +6,17 @@ usage: lint.py [--build build] [--changed] [--no-tidy] [--require] [--minutes N]
   layout     clang-format 14 over all C++ files (.clang-format); with FILE… over these only
   includes   tools/check_includes.py
   size       no source file over 800 lines
+  functions  in src: none over 100 lines, or more complex than 40 (src/recorder: 15), as
+             tools/function_sizes.py counts
   width      no new line over 100 characters: tools/long_lines.json has how many each file has
   python     every Python file compiles
   docs       in every page: relative links and their headings exist, and so do the files of the
              repository that it names
-  tidy       clang-tidy with the checks of .clang-tidy over src/. What was clean and has not changed
-             since is not looked at again (~/.cache/tonnage-lint). --changed: only what differs from
-             the main branch. --minutes: changed files first, then others until the time is over.
+  tidy       clang-tidy with the checks of .clang-tidy over all that is compiled of src, tests,
+             bench and toolkit (what the build folder is configured for). What was clean and has
+             not changed since is not looked at again (~/.cache/tonnage-lint). --changed: only what
+             differs from the main branch. --minutes: changed files first, then others until the
+             time is over.
 
 --require: a tool that is missing is a fault. --format: clang-format -i instead of all
 checks. --write: tools/long_lines.json takes today's numbers.
@@ -29,12 +33,16 @@ import subprocess
 import sys
 import time
 
+import function_sizes
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONG_LINES = ROOT / "tools/long_lines.json"
 CPP, PYTHON = (".h", ".cpp"), (".py",)
 CODE = CPP + PYTHON + (".sh", ".cmake", ".js", ".css", ".cu", ".yml")
 NOT_OURS = ("third_party/", "tests/data/", "data/", "tests/cases/")
 MOST_LINES, MOST_WIDTH = 800, 100
+MOST_FUNCTION_LINES = 100
+MOST_COMPLEXITY = {"src/recorder/": 15, "src/": 40}  # the first that fits
 LONG_FILES = (
     "bench/truth/program_kinds_cases.py",  # a table
     "tools/device/answers.cpp",  # copied to other machines and compiled there alone
@@ -115,6 +123,21 @@ def check_size(files):
         lines = (ROOT / name).read_bytes().count(b"\n")
         if lines > MOST_LINES and name not in LONG_FILES:
             faults.append(f"{name}: {lines} lines; {MOST_LINES} are too many, 400 are plenty")
+    return faults
+
+
+def check_functions(files):
+    faults = []
+    for name in files:
+        most = next((limit for room, limit in MOST_COMPLEXITY.items() if name.startswith(room)), 0)
+        if not most:
+            continue
+        for f in function_sizes.functions_of((ROOT / name).read_text(encoding="utf-8")):
+            place = f"{name}:{f.line}: {f.name}"
+            if f.lines > MOST_FUNCTION_LINES:
+                faults.append(f"{place} has {f.lines} lines; {MOST_FUNCTION_LINES} are the limit")
+            if f.complexity > most:
+                faults.append(f"{place} has a complexity of {f.complexity}; {most} is the limit")
     return faults
 
 
@@ -211,6 +234,19 @@ def own_headers(path, folders, seen):
     return content
 
 
+def compiled_files(commands, build):
+    """Our own files that are compiled here, each once; several as one where CMake joins them."""
+    ours = [ROOT / room for room in ("src", "tests", "bench", "toolkit")]
+    found = set()
+    for entry in json.loads(commands.read_text()):
+        path = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        unity = path.is_relative_to(build) and path.suffix == ".cxx"
+        if path.exists() and (unity or path.suffix == ".cpp" and
+                              any(path.is_relative_to(room) for room in ours)):
+            found.add(path)
+    return sorted(found)
+
+
 def tidy_one(tool, build, path, key, cache):
     done = subprocess.run([tool, "-p", str(build), "--quiet", str(path)], capture_output=True,
                           text=True, cwd=ROOT)
@@ -235,16 +271,17 @@ def check_tidy(build, only_changed, require, minutes, names):
     rules = (ROOT / ".clang-tidy").read_bytes()
     folders = [ROOT / "src", build / "generated"]
     new, work = changed(), []
-    for entry in json.loads(commands.read_text()):
-        path = pathlib.Path(entry["directory"], entry["file"]).resolve()
-        if not path.is_relative_to(ROOT / "src") or path.suffix != ".cpp" or not path.exists():
+    for path in compiled_files(commands, build):
+        seen = set()
+        content = own_headers(path, folders, seen)
+        # Of a unity file: the files that it includes.
+        parts = {str(p.relative_to(ROOT)) for p in (seen if path.suffix == ".cxx" else {path})
+                 if p.is_relative_to(ROOT)}
+        if (only_changed and not parts & new) or (names and not parts & names):
             continue
-        name = str(path.relative_to(ROOT))
-        if (only_changed and name not in new) or (names and name not in names):
-            continue
-        key = hashlib.sha256(rules + name.encode() + own_headers(path, folders, set())).hexdigest()
+        key = hashlib.sha256(rules + path.name.encode() + content).hexdigest()
         if not (cache / key).exists():
-            work.append((name not in new, -path.stat().st_size, path, key))
+            work.append((not parts & new, -len(content), path, key))
     work.sort()
     faults, end, skipped = [], time.monotonic() + 60 * minutes, 0
 
@@ -289,6 +326,7 @@ def main():
         return 0
     faults = check_layout([n for n in code if n.endswith(CPP)], args.require)
     faults += check_size(code) + check_width(code)
+    faults += check_functions([n for n in code if n.endswith(CPP)])
     faults += check_python([n for n in code if n.endswith(PYTHON)]) + check_docs(code)
     done = subprocess.run([sys.executable, ROOT / "tools/check_includes.py"], capture_output=True,
                           text=True)

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::array kPassedOn = {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT};
 constexpr int kWatchMilliseconds = 200;
-// How long a signal waits until it is clear that the command has not received it already.
+// How long a signal waits until it is clear that the command has not had it already.
 constexpr uint64_t kDecisionNs = 100'000'000, kSameSignalNs = 500'000'000;
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
@@ -71,9 +71,8 @@ struct Pipe {
   }
 };
 
-// Blocks the signals that are passed on, and SIGCHLD; restores everything at the end. Signals that
-// were ignored at our start (nohup, a background job of a script) are ignored by us and by the
-// command.
+// Holds back what is passed on, and SIGCHLD; gives everything back as it was. What was ignored when
+// we came (nohup, a background job of a script) is ignored by the command too, and by us.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -87,7 +86,7 @@ class HeldSignals {
     struct sigaction by_default {};
     by_default.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &by_default, &child_action_);
-    // The reader of our report may close the pipe early. Files must be cleaned up nevertheless.
+    // Who reads our report may leave early: that is no reason to leave files behind.
     struct sigaction ignored {};
     ignored.sa_handler = SIG_IGN;
     static const struct sigaction before = [] {  // of the first command: it stays ignored
@@ -121,9 +120,9 @@ class HeldSignals {
   }, pipe_action_{};
 };
 
-// A signal may be sent to us alone, or to our whole process group, which includes the command. The
-// signal does not show which. So a helper process waits in the group, does nothing else, and
-// reports the signals that it gets.
+// A signal may be sent to us alone, or to our whole process group, in which the command is too: the
+// signal does not say. So a process of ours waits in the group, does nothing, and tells what it
+// gets.
 class GroupWitness {
  public:
   bool start(const sigset_t& signals) {
@@ -160,7 +159,7 @@ class GroupWitness {
   [[noreturn]] void watch(const sigset_t& signals) {
     ::prctl(PR_SET_NAME, "tonnage-signals");
     const int from = ::signalfd(-1, &signals, SFD_CLOEXEC);
-    // Closes everything else: other processes wait for the end of our files, pipes and locks.
+    // Nothing else stays open: others wait for the end of our files, pipes and locks.
     const long most = ::sysconf(_SC_OPEN_MAX);
     for (int fd = 0; fd < std::clamp<long>(most, 256, 4096); ++fd)
       if (fd != from && fd != reports_.write.get() && fd != life_.read.get()) ::close(fd);

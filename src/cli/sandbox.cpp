@@ -49,7 +49,7 @@ bool write_text(const char* path, const std::string& text) {
 
 }  // namespace
 
-// Landlock before Linux 6.2 cannot forbid truncation: an existing file could still be emptied.
+// Without the right to truncate (before Linux 6.2) an existing file could still be emptied.
 bool can_protect_files() { return landlock_version() >= kVersionWithTruncate; }
 
 bool protect_files(const std::vector<std::string>& writable) {
@@ -78,7 +78,7 @@ bool protect_files(const std::vector<std::string>& writable) {
 bool leave_network() {
   const auto user = ::getuid();
   const auto group = ::getgid();
-  // Also a namespace for the host's name, because programs look up their own address by it.
+  // A namespace for the host's name too: programs look for themselves under it.
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWUTS) != 0) return false;
   write_text("/proc/self/setgroups", "deny");
   write_text("/proc/self/uid_map", std::to_string(user) + " " + std::to_string(user) + " 1");

@@ -42,8 +42,8 @@ class SessionFiles {
   // Appends a JSON chunk to the record: how the command ended.
   Result<void> write_end(const std::string& json) const;
 
-  // The first write of the record that failed; null: none did. After such a failure a flag at the
-  // record's beginning is set; that needs no more room.
+  // The first write of the record that failed; null: none did. Once there is one, the record says
+  // so at its beginning, where no room is needed for it.
   struct Failure {
     int error_number;
     int32_t pid;

@@ -47,17 +47,16 @@ class AddressSpace {
   // A range as one of the above returned it.
   void release(uint64_t address);
 
-  // Measured on an H200: a new context has a region of 96 MiB, of which the last 24 MiB are free,
-  // and a region of 416 MiB for the device heap, of which the last 2 MiB are free. When the first
-  // module that can print or assert is loaded, the heap moves to a region of its own. Its old place
-  // becomes free, or goes back to the host if nothing is in those 2 MiB. Returns the heap's
-  // address; 0: there was no room.
+  // Seen on an H200: a new context has a region of 96 MiB, of which the last 24 are free behind
+  // things of the driver's own, and one of 416 MiB for the device heap, of which the last 2 are
+  // free. When the first module comes that can print or assert, the heap moves to a region of its
+  // own; its place becomes free, or goes back to the host if nothing is in those 2 MiB. Returns the
+  // heap's place; 0: there was no room.
   uint64_t prepare_context();
-  // Moves the block at `address` to another place, of `bytes`; the old place is free afterwards.
-  // Returns the new address.
+  // The block at `address` gets another place, of `bytes`; its old one is free afterwards. Returns
+  // the new address.
   uint64_t move(uint64_t address, uint64_t bytes);
-  // The context of a further device takes from free ranges what the first context had in its own
-  // regions.
+  // A further device's context takes for itself what the first one had in a region apart.
   void prepare_further_context();
   int contexts() const { return contexts_; }  // that were prepared
 

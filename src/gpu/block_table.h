@@ -30,7 +30,7 @@ class BlockTable {
     size_t hole = place_of(address);
     if (slots_[hole].address == 0) return;
     live_--;
-    // Entries behind it move forward, but not before their own slot. So a search never meets a gap.
+    // What follows moves up unless it would come before its own place: no search ever meets a gap.
     for (size_t i = next(hole); slots_[i].address != 0; i = next(i)) {
       const size_t home = home_of(slots_[i].address);
       if (((i - home) & mask()) < ((i - hole) & mask())) continue;

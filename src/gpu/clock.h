@@ -10,8 +10,8 @@ namespace tonnage::gpu {
 inline constexpr uint64_t kTicksPerUnit = 8;
 inline constexpr double kMillisecondsPerUnit = 0.4;
 
-// The time between two moments, as the clock shows it: whole units, rounded up. Two moments on an
-// idle stream still differ a little.
+// The time between two moments, as the clock shows it: whole units, begun ones included. A moment
+// after another on an idle stream is still a little later.
 inline float shown_milliseconds(uint64_t start_ticks, uint64_t end_ticks) {
   const auto ticks = static_cast<int64_t>(end_ticks) - static_cast<int64_t>(start_ticks);
   const auto unit = static_cast<int64_t>(kTicksPerUnit);

@@ -11,9 +11,9 @@ constexpr uint64_t kStreamBytes = 512ull << 10;  // four share 2 MiB; a context 
 // Executable graphs share both pools with streams: every branch takes a piece of the state pool and
 // this of the queues' pool.
 constexpr uint64_t kBranchBytes = 64ull << 10;
-// Nodes of executable graphs. All nodes of one graph are in one piece of a pool, except kernels
-// with many parameters: these have pieces in another pool. A new context already uses a part of the
-// first 2 MiB of both. A third pool has a list of the nodes.
+// Their nodes: those of one graph lie together in one piece of a pool, but for kernels with many
+// parameters, which have pieces of their own elsewhere. A context has used some of the first
+// 2 MiB of either. A list of the nodes is in a third pool.
 constexpr uint64_t kNodeBytes = 1816, kMediumNodeBytes = 2880, kLargeNodeBytes = 8192,
                    kNodesHeaderBytes = 8;
 constexpr uint64_t kListEntryBytes = 512;
@@ -21,7 +21,8 @@ constexpr uint64_t kListEntryBytes = 512;
 constexpr size_t kMostOfSmallKernel = 1200;   // 1,100 and 1,300
 constexpr size_t kMostOfMediumKernel = 2250;  // 2,000 and 2,500
 
-// The driver's own block: its size in a new context, and after code that can print was loaded.
+// The driver's own block: addresses that it has in a new context, and more when code that can print
+// has come.
 constexpr uint64_t kHeapOfContext = 414ull << 20;
 constexpr uint64_t kHeapForPrintf = 92ull << 20;
 
@@ -49,8 +50,9 @@ uint64_t Footprint::take(uint64_t bytes, DriverMemory what, std::string_view nam
   return card_->charge_driver(size, what, name) ? addresses_->allocate(size) : 0;
 }
 
-// The driver's own block for a device has local memory, printf's buffer and more. It moves as a
-// whole when it grows; its old addresses become free. The memory itself is charged elsewhere.
+// The driver's own block for a device, with local memory, printf's buffer and so on, moves as a
+// whole when it grows: the addresses after it show where it was. The cost to the card is charged
+// apart.
 void Footprint::move_heap(uint64_t more_bytes) {
   if (heap_address_ == 0) return;
   heap_bytes_ += more_bytes;
@@ -116,8 +118,7 @@ bool Footprint::charge_stream() {
     idle_queues_--;
     return true;
   }
-  // Measured with two devices: there is room for one stream less if another device has a context,
-  // too.
+  // Seen with two devices: the room for one stream is gone where another device has a context too.
   const bool has_room = made_streams_ == 0 && addresses_->contexts() == 1;
   if (!has_room && !grow(&streams_, kStreamBytes, DriverMemory::kStreams, "streams")) {
     idle_states_++;
@@ -211,7 +212,7 @@ bool Footprint::take_code(uint64_t bytes, std::string_view name) {
   return false;
 }
 
-// What the device runtime's functions that the code calls need on the card, once per context.
+// What the functions that the code calls need on the card, once per context.
 bool Footprint::use_device_functions(const image::CodeInfo& code) {
   constexpr DriverMemory kWhat = DriverMemory::kDeviceFunctions;
   if ((code.uses_printf || code.uses_assert) && !has_printf_) {

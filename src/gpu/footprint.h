@@ -29,8 +29,8 @@ struct GraphFootprint {
   void add_kernel(size_t parameter_bytes);
 };
 
-// The footprint on one device. Thread-safe. False, or address 0: the card is full, and the refusal
-// was recorded. Then nothing was taken, and the call can be repeated.
+// One device's. Thread-safe. False, or address 0: the card is full, and has told so; nothing is
+// taken then, and the call can be made again.
 class Footprint {
  public:
   // `threads`: all that can run on the card at once.
@@ -48,18 +48,18 @@ class Footprint {
   void refund_stream();
   bool charge_graph(GraphFootprint* footprint);
   void refund_graph(const GraphFootprint& footprint);
-  // Loads what a module's code needs besides its kernels, with its first kernel.
+  // What a module's code needs besides its kernels comes to the card, with its first kernel.
   bool add_module_code(const image::CodeInfo& code);
   bool add_kernel_code(const image::KernelInfo& kernel, std::string_view name);
   // Before a kernel's first launch.
   bool prepare_launch(const image::KernelInfo& kernel, std::string_view name);
   // Before a launch whose writes go to other cards' memory (NCCL's on Hopper and later): the first
-  // takes 2 MiB. Measured on an H200 at NCCL's first launch. That the memory domain is the cause is
-  // a conclusion: other launches, without it, took nothing.
+  // takes 2 MiB. Seen on an H200 with NCCL's first launch; that it is the domain is concluded from
+  // what else such launches have in common with others, which take none.
   bool prepare_remote_domain();
 
  private:
-  // Memory without device addresses, taken in whole 2 MiB and never given back.
+  // Memory without device addresses of its own, taken by whole 2 MiB and never given back.
   struct Quantity {
     uint64_t used = 0, units = 1;
   };
@@ -95,8 +95,8 @@ class Footprint {
   // A context has used seven pieces of the pool of streams' states: of the 131 streams that PyTorch
   // and NCCL make on an H200, the 36th, one of the 70s or 80s, and the 122nd took 2 MiB.
   Quantity stream_states_{7 * kStreamStateBytes, 1}, large_nodes_{kLargeNodesUsed, 1}, node_lists_;
-  // Pieces of destroyed streams and graphs are used again: the piece of one queue can serve several
-  // branches.
+  // What destroyed streams and graphs leave, used again: a queue's place can become several
+  // branches'.
   uint64_t idle_states_ = 0, idle_queues_ = 0, idle_branch_bytes_ = 0;
   uint64_t made_streams_ = 0;  // places of streams, the one that every context has included
   bool has_printf_ = false, has_assert_ = false, has_malloc_ = false, has_report_buffer_ = false,

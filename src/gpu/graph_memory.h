@@ -29,8 +29,8 @@ class GraphAddresses {
   // The use is forgotten; addresses that nobody uses go back.
   void release(AddressSpace* addresses, uint64_t use);
   bool empty() const { return ranges_.empty(); }
-  // How much memory a launch needs for this use. Uses that end before it may have had the same
-  // memory, whatever their addresses are.
+  // How much memory a launch needs so that this use has its part: uses that are over before it may
+  // have had the same, whatever their addresses are.
   uint64_t extent_of(uint64_t use) const;
 
  private:
@@ -41,7 +41,7 @@ class GraphAddresses {
     uint64_t bytes = 0;
     std::vector<Use> uses;
   };
-  // The lowest place in the range that only ended uses had; the end of the range if there is none.
+  // The lowest place in the range where only uses that are over lie; its end if there is none.
   static uint64_t find_place(const Range& range, uint64_t bytes,
                              const std::function<bool(uint64_t)>& is_over);
   std::map<uint64_t, Range> ranges_;  // by address

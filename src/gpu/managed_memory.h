@@ -25,7 +25,7 @@ class ManagedMemory {
   static constexpr int kNowhere = -2, kHost = -1;  // as CU_DEVICE_INVALID and CU_DEVICE_CPU
 
   void add(uint64_t address, uint64_t bytes);
-  // Takes it off the ledger of the card that has it. Unknown addresses are ignored.
+  // What is on a card comes off its account. Others than add had are ignored.
   void remove(uint64_t address);
   // Whether there is any: one load, for calls that come often.
   bool any() const { return count_.load(std::memory_order_relaxed) > 0; }

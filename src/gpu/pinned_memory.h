@@ -27,7 +27,7 @@ class PinnedMemory {
   PinnedMemory(AddressSpace* addresses, HostPages* pages) : addresses_(addresses), pages_(pages) {}
   // Pieces of at most this share blocks.
   static constexpr uint64_t kLargestShared = 1ull << 20;
-  // 0: there is none. Pieces of shared blocks keep the bytes of their last user.
+  // 0: there is none. Pieces of shared blocks hold what their last user left.
   uint64_t allocate(int device, uint64_t bytes);
   // As allocate returned it; others are ignored.
   void release(uint64_t address);

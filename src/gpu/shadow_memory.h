@@ -21,13 +21,13 @@ namespace tonnage::gpu {
 class Promise {
  public:
   virtual ~Promise() = default;
-  // Writes n bytes, as many as were promised; false: they are not known after all.
+  // Writes n bytes, the number that was promised; false: they are not known after all.
   virtual bool fetch(void* out, size_t n) = 0;
 };
 
 class ShadowMemory {
  public:
-  // The most bytes that are kept. Beyond it new bytes become unknown, and are counted.
+  // Bytes kept in all; beyond it the store refuses new bytes (they become unknown) and counts them.
   explicit ShadowMemory(uint64_t capacity_bytes = 2ull << 30) : capacity_bytes_(capacity_bytes) {}
 
   void set(uint64_t address, const void* bytes, size_t n);

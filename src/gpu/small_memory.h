@@ -18,8 +18,8 @@ inline constexpr uint64_t kSmallLimit = 1ull << 20;
 class SmallMemory {
  public:
   SmallMemory(CardMemory* card, AddressSpace* addresses) : card_(card), addresses_(addresses) {}
-  // Allocations of one owner (a context) share blocks. 0: the card is full. Also returns whether a
-  // new block was made.
+  // Blocks are shared within one owner (a context). 0: the card is full. Says whether it made a
+  // block.
   uint64_t allocate(const void* owner, uint64_t bytes, bool* made_block);
   // `bytes` as they were asked for. False: not an address of these blocks.
   bool release(uint64_t address, uint64_t bytes);

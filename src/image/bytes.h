@@ -8,8 +8,9 @@
 
 namespace tonnage::image {
 
-// Bytes that are owned elsewhere. An image of unknown length (a pointer passed to cuModuleLoadData)
-// has size kUnbounded. Its readers then use the sizes in its headers.
+// Bytes that somebody else owns. An image whose length nobody knows (a pointer passed to
+// cuModuleLoadData) has size kUnbounded; its readers then cut pieces off by the sizes that its
+// headers state.
 struct Bytes {
   static constexpr uint64_t kUnbounded = UINT64_MAX;
 

@@ -17,8 +17,8 @@ constexpr uint8_t kOtherManaged = 0x04;     // STO_CUDA_MANAGED
 constexpr uint32_t kTypeInfo = SHT_LOPROC;  // SHT_CUDA_INFO
 constexpr uint32_t kTypeCallGraph = SHT_LOPROC + 1;
 constexpr uint32_t kTypeCompat = SHT_LOPROC + 0x86;
-// Shared memory of each block that the system uses. From sm_90 on, compilers put it at the start of
-// .nv.shared; for older ones the driver adds it.
+// Per block, for the system. From sm_90 on compilers lay it out at the start of .nv.shared; before,
+// the driver adds it.
 constexpr uint32_t kSystemSharedBytes = 1024;
 constexpr int kFirstSmWithSystemShared = 90;
 constexpr uint64_t kMaxSections = 1u << 22;
@@ -187,8 +187,8 @@ struct Parser {
         uint16_t value;
         if (contents(section).read(26, &value) && value) virtual_sm = value;
       }
-      // Sections .nv.merc.* and .nv.capmerc.* hold a second form of the code, for other
-      // architectures. It is not loaded.
+      // A second form of the code for other architectures travels in .nv.merc.* and .nv.capmerc.*;
+      // it is not loaded.
       if (!(section.sh_flags & SHF_ALLOC) || starts_with(name, ".nv.merc") ||
           starts_with(name, ".nv.capmerc"))
         continue;
@@ -306,15 +306,15 @@ struct Parser {
 
   // Pairs of symbols in four lists, each behind a pair of 0 and the list's negative number: -1 and
   // -4, caller and callee; -2, functions whose address is taken; -3, functions that call through an
-  // address (as NCCL's kernels call theirs). Found in the file that nvlink 13.0 writes for
+  // address (as NCCL's kernels call theirs). Read off what nvlink 13.0 writes for
   // tests/data/image/functions.cu.
   void read_calls(Bytes section) {
     if (!out->uses_printf && !out->uses_assert && !out->uses_malloc) return;
     std::vector<Call> calls(section.data ? section.size / sizeof(Call) : 0);
     if (calls.empty()) return;
     std::memcpy(calls.data(), section.data, calls.size() * sizeof(Call));
-    // A function that calls through an address may reach every function whose address is taken.
-    // These share one node, after the symbols.
+    // Who calls through an address may reach all whose address is taken: these share a node, behind
+    // the symbols.
     const auto anyone = static_cast<uint32_t>(symbols.size());
     uint32_t list = kDirectCalls;
     for (Call& call : calls) {
@@ -335,8 +335,8 @@ struct Parser {
     for (size_t i = 0; i < symbols.size(); ++i)
       for (std::string_view name : functions)
         reaches[i] = reaches[i] || runtime_function(i) == name;
-    // Follows the calls backwards until nothing changes; most lists are one call deep. The limit is
-    // for hostile files.
+    // Backwards along the calls until nothing changes; most lists are one call deep. The bound is
+    // for hostile ones.
     bool changed = true;
     for (int pass = 0; changed && pass < kDeepestCall; ++pass) {
       changed = false;

@@ -36,7 +36,8 @@ int lone_entry(Bytes image, Entry* entry) {
     return elf_architecture(entry->payload, &entry->sm, &entry->suffix) ? kSuccess : kInvalidImage;
   }
   const char* text = reinterpret_cast<const char*>(image.data);
-  // Binary data has no end to search for. PTX starts with white space, a comment or a directive.
+  // Binary rubbish without an end must not be searched for one: PTX starts with white space, a
+  // comment or a directive.
   if (image.empty() ||
       !(text[0] == '.' || text[0] == '/' || text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')))
     return kInvalidImage;

@@ -8,7 +8,7 @@
 namespace tonnage::image {
 namespace {
 
-// Typical for a kernel that ptxas compiles; used only if nothing better is known.
+// What ptxas gives an ordinary kernel; only used where nothing better is known.
 constexpr int32_t kAssumedRegisters = 32;
 constexpr uint64_t kAssumedCodeBytesPerStatement =
     24;  // 16 bytes an instruction, one and a half per PTX statement

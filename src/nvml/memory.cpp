@@ -18,8 +18,8 @@ void set_instance(Info& info, const Handle&, const abi::CardDesc& card) {
   info.computeInstanceId = card.is_mig ? kComputeInstance : kNoInstance;
 }
 
-// Writes a list as NVML does: *count is the room before the call and the number afterwards. Too
-// little room is an error, but the number is still given.
+// NVML's way with lists: *count is the room in, the number out; too little room is an error that
+// still says the number.
 template <class Info>
 nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int* count, Info* infos) {
   NVML_DEVICE(device);

@@ -280,8 +280,7 @@ static bool is_first_context(CUdevice device) {
   return seen.insert(device).second;
 }
 
-// Contexts take memory that belongs to no allocation: the decrease of free memory while one was
-// made.
+// Contexts take memory that nothing else accounts for: what the device lost while one was made.
 REAL(cuDevicePrimaryCtxRetain, CUcontext*, CUdevice);
 PASS_API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   const bool first = pass().recording && is_first_context(device);
@@ -384,7 +383,7 @@ PASS_API cuMemRelease(CUmemGenericAllocationHandle handle) {
   gave_back(result, handle);
   return result;
 }
-// Physical memory stays as long as its handle is held or it is mapped.
+// Physical memory is there as long as somebody holds its handle or has it mapped.
 static void hold_block(uint64_t handle) {
   std::lock_guard lock(pass().mutex);
   const auto known = pass().blocks.find(handle);

@@ -9,8 +9,8 @@
 
 namespace tonnage::report {
 
-// One row for each allocation of PyTorch and of other users of the driver: its life, its block, its
-// category and its line. False: the sink refused.
+// One row for each allocation of PyTorch's and of the driver's other users: its life, its block,
+// its category and its line. False: the sink refused.
 bool write_allocations_csv(const std::vector<analysis::Explanation>& explanations,
                            const Sink& sink);
 

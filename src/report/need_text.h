@@ -22,8 +22,8 @@ const record::DeviceNeed* deciding_need(const analysis::Report& report);
 // "24.30 GiB", "at least 24.30 GiB"; "" if nothing is known.
 std::string need_text(const analysis::Report& report);
 
-// The whole text, one sentence per line: the need, by how much the card is too small, cards that
-// are large enough, and the need with each remedy. Empty: nothing is known.
+// The whole of it, one sentence a line: the need, by how much the card is too small, cards that
+// would do, and what each remedy comes to. Empty: nothing is known.
 std::vector<std::string> need_lines(const analysis::Report& report);
 
 // "a batch of at most 42 % of this one (6 instead of 16)": with numbers if the command names its

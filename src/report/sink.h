@@ -10,8 +10,8 @@
 
 namespace tonnage::report {
 
-// Takes the next piece. False: it failed, and no more pieces should come. The owner of the sink
-// knows the reason.
+// Takes the next piece; false: it could not, and nothing more is wanted. Whoever made the sink
+// knows why.
 using Sink = std::function<bool(std::string_view)>;
 
 class SinkBuffer {
