@@ -60,8 +60,15 @@ enum class EventKind : uint8_t {
       48,      // value = kernel launches so far on `device` (written at steps and at the end)
   kFact = 49,  // name = "key=value": what holds for the process; the reader knows torch_version and
                // alloc_conf
-  kHostRefusal = 50,  // the host, not the device, had no room for size_bytes of device memory; name
-                      // = "address_space"; value = its limit, 0: none is set
+  kHostRefusal = 50,  // the host, not the device, had no room for size_bytes; name = which of its
+                      // limits: "address_space" (ulimit -v), "pinned_memory" (more than the host
+                      // has); value = that limit, 0: none is set
+  kSlot = 51,         // this process's place in the session's account; value = its identity there
+                      // (gpu/ledger.h)
+  kSlotGone = 52,    // value = the identity of a process that was found dead: what it held is given
+                     // back. In the file only: readers give a kProcessEnd of that process
+  kContextEnd = 53,  // size_bytes that a context on `device` gave back as it ended, its own and the
+                     // driver's
 };
 
 enum class DeviceMemoryKind : uint8_t {

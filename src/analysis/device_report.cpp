@@ -5,6 +5,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "analysis/beside_pytorch.h"
 #include "analysis/timeline/breakdown.h"
 #include "analysis/timeline/categories.h"
 
@@ -91,7 +92,7 @@ void read_out_of_memory(const Timeline& timeline, const std::vector<Refusal>& re
   const auto& events = timeline.record().events;
   const auto samples = timeline.devices().find(out.index);
   for (const Refusal& refusal : refusals) {
-    if (refusal.device != out.index) continue;
+    if (refusal.device != out.index || refusal.by_host) continue;
     if (refusal.fate == Fate::kRetried) ++out.retries;
     if (refusal.fate == Fate::kOtherWay) out.other_ways += refusal.events.count;
     if (refusal.fate == Fate::kRetried || refusal.fate == Fate::kOtherWay) continue;
@@ -223,8 +224,10 @@ std::vector<LiveGroup> largest_live(const Timeline& timeline, int device, uint64
     if (a.kind == abi::DeviceMemoryKind::kVirtual && has_allocator(timeline, a.process, device))
       continue;
     const MemoryEvent& made = event_of(a.alloc_event);
-    Group& group = groups[{a.size_bytes, Category::kOther, made.op, line_id(made.stack),
-                           static_cast<int>(a.kind)}];
+    const Category category =
+        a.kind == abi::DeviceMemoryKind::kManaged ? Category::kManaged : Category::kOther;
+    Group& group =
+        groups[{a.size_bytes, category, made.op, line_id(made.stack), static_cast<int>(a.kind)}];
     if (group.count++ == 0) group.device_first = &a;
   }
   std::vector<std::pair<Key, Group>> sorted(groups.begin(), groups.end());
@@ -289,6 +292,9 @@ DeviceReport make_device_report(const Timeline& timeline, const record::Device& 
         out.device_bytes_by_kind[memory_kind_name(a.kind)] += a.size_bytes;
     }
   }
+  if (out.device)
+    out.beside_pytorch = largest_beside_pytorch(timeline, device.index, out.device->moment.event,
+                                                options.largest_count);
   if (samples.has_allocator) {
     const Sample& allocated = samples.samples[samples.allocated_peak];
     const Sample& reserved = samples.samples[samples.reserved_peak];

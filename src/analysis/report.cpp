@@ -106,6 +106,32 @@ void read_messages(const Timeline& timeline, Report& out) {
   out.stub_calls.assign(stubs.begin(), stubs.end());
 }
 
+// What the host refused, and the limit that ended the command from outside.
+std::vector<HostRefusal> host_refusals(const Timeline& timeline,
+                                       const std::vector<Refusal>& refusals) {
+  const record::Record& record = timeline.record();
+  std::vector<HostRefusal> out;
+  for (const HostRefusals& found : find_host_refusals(record, refusals)) {
+    const MemoryEvent& event = record.events[found.last];
+    HostRefusal refusal;
+    refusal.limit = record.string(event.name);
+    refusal.request_bytes = event.size_bytes;
+    refusal.limit_bytes = event.value;
+    refusal.ended = found.ended;
+    refusal.count = found.count;
+    refusal.moment = moment_of(timeline, found.last);
+    out.push_back(std::move(refusal));
+  }
+  if (const record::HostLimit& limit = record.end.host_limit; !limit.name.empty()) {
+    HostRefusal killed;
+    killed.limit = limit.name;
+    killed.limit_bytes = limit.bytes;
+    killed.ended = true;
+    out.push_back(std::move(killed));
+  }
+  return out;
+}
+
 bool used(const DeviceReport& device) {
   return device.device || device.reserved || !device.out_of_memory.empty();
 }
@@ -119,8 +145,10 @@ std::optional<bool> agrees_with_account(const Report& report) {
     ours += device.device ? device.device->bytes : 0;
   // The times in several processes' records are not quite those of the ledger, and peaks of devices
   // add up otherwise.
-  const uint64_t tolerance =
-      report.processes.size() > 1 ? std::max<uint64_t>(64 << 20, account / 50) : 0;
+  uint64_t tolerance = report.processes.size() > 1 ? std::max<uint64_t>(64 << 20, account / 50) : 0;
+  // The card had room for what the host then refused: the account saw it for a moment.
+  for (const HostRefusal& refusal : report.host_refusals)
+    tolerance = std::max(tolerance, refusal.request_bytes);
   return account <= ours + tolerance;
 }
 
@@ -130,6 +158,7 @@ bool part_is_lost(const Timeline& timeline, const Report& report) {
   if (record.kind == record::Record::Kind::kSnapshot) return false;
   const std::optional<bool> agrees = agrees_with_account(report);
   if (record.missing_parts > 0 || record.end.write_failed || agrees == false) return true;
+  if (record.end.drivers_loaded.value_or(0) > record.processes.size()) return true;
   if (agrees == true) return false;
   for (const auto& [key, peak] : timeline.processes()) {
     if (key.first < record.processes.size() && !record.processes[key.first].ended) return true;
@@ -149,6 +178,8 @@ VerdictFacts facts_of(const Timeline& timeline, const Report& report) {
   facts.from_snapshot = report.from_snapshot;
   facts.has_session = timeline.record().has_session;
   facts.lost = part_is_lost(timeline, report);
+  facts.ended_by_host = std::any_of(report.host_refusals.begin(), report.host_refusals.end(),
+                                    [](const HostRefusal& refusal) { return refusal.ended; });
   facts.stopped_by_timeout = stopped_by_timeout(report.end, report.command);
   facts.end = report.end;
   std::map<uint32_t, uint32_t> steps;
@@ -202,6 +233,7 @@ Report make_report(const Timeline& timeline, const ReportOptions& options) {
   const std::vector<Refusal> refusals = find_refusals(record, timeline.stacks(), timeline.steps());
   for (const record::Device& device : devices_of(record, timeline))
     out.devices.push_back(make_device_report(timeline, device, refusals, options));
+  out.host_refusals = host_refusals(timeline, refusals);
   out.processes = process_reports(timeline);
   for (const ProcessReport& process : out.processes) {
     if (process.launches) out.launches = out.launches.value_or(0) + *process.launches;

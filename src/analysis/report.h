@@ -91,6 +91,16 @@ struct OutOfMemory {
   Moment moment;
 };
 
+// A request that the host refused, not the card: a limit of its own is the reason.
+struct HostRefusal {
+  std::string limit;           // "address_space", "pinned_memory", "cgroup_memory"
+  uint64_t request_bytes = 0;  // 0: not known
+  uint64_t limit_bytes = 0;    // 0: none is set, or not known
+  bool ended = false;          // the command ended by it
+  uint64_t count = 1;
+  std::optional<Moment> moment;
+};
+
 // PyTorch's own count beside ours, for one name as PyTorch's memory_stats has it.
 struct CounterCheck {
   std::string name;
@@ -125,6 +135,8 @@ struct DeviceReport {
   bool rests_on_assumption = false;  // sizes assumed to be as large as they can be came before it
   uint64_t context_bytes = 0;        // modelled part of the device's peak
   std::vector<LiveGroup> largest;    // at the peak of allocated (or of the device), largest first
+  // At the device's peak: local memory by the kernel that needed it, managed memory by its line.
+  std::vector<LiveGroup> beside_pytorch;
   std::vector<StepRow> steps;
   std::vector<OutOfMemory> out_of_memory;  // in time order
   uint64_t retries = 0;     // refused, then served after something was freed (PyTorch's cache)
@@ -178,7 +190,8 @@ struct Report {
       0;  // allocator events that contradict the rules; 0 in a healthy record
   std::optional<uint64_t> launches;
   uint64_t host_pinned_peak_bytes = 0;
-  Verdict verdict = Verdict::kUnknown;  // of the whole command
+  std::vector<HostRefusal> host_refusals;  // in time order
+  Verdict verdict = Verdict::kUnknown;     // of the whole command
   CutReason cut = CutReason::kNone;
   bool stopped = false;    // as asked: figures are those until then
   record::CommandEnd end;  // how the command ended

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "analysis/diagnosis/oom_facts.h"
-#include "analysis/timeline/breakdown.h"
+#include "analysis/timeline/categories.h"
 #include "analysis/verdict.h"
 
 namespace tonnage::analysis {
@@ -22,6 +23,7 @@ constexpr double kShareOfCard = 0.3;
 // what varies may come on top.
 constexpr double kRoomForPieces = 1.0 / 8;
 constexpr double kLeastSaving = 0.02;  // of the need: less is no remedy
+constexpr size_t kMostLoads = 1 << 16;
 
 const DeviceTimeline* timeline_of(const Timeline& timeline, int device) {
   const auto found = timeline.devices().find(device);
@@ -29,57 +31,155 @@ const DeviceTimeline* timeline_of(const Timeline& timeline, int device) {
                                                                             : &found->second;
 }
 
+// Memory of PyTorch's at one moment: what stays with any batch, and what grows with it.
+struct Load {
+  uint64_t fixed = 0, grows = 0;
+  bool in_pass = false;  // forward, backward, or between; not the optimizer's step or the start
+};
+
 // What the peak of one device is made of, as far as remedies go.
 struct PeakParts {
   uint64_t need = 0;
-  uint64_t grows_with_batch = 0;
+  uint64_t always = 0;      // not PyTorch's: context, code, other libraries
+  uint64_t cached = 0;      // beside the most that was allocated
+  std::vector<Load> loads;  // moments that no other one exceeds in both parts
   uint64_t checkpointing_frees = 0;
   uint32_t blocks = 0;
   uint64_t logits = 0;
 };
 
+bool is_pass(const Timeline& timeline, const Allocation& a) {
+  if (a.before_history) return false;
+  const abi::MemoryEvent& made = timeline.record().events[a.alloc_event];
+  const Phase phase = phase_of(timeline.record(), timeline.stacks(), made, true);
+  return phase != Phase::kOptimizer && phase != Phase::kInit;
+}
+
+// Temporaries as large as a parameter are gradients on their way, or copies of weights; those of
+// the optimizer's step are as large as the model, whatever the batch.
+bool grows_with_batch(const Allocation& a, bool in_pass,
+                      const std::set<uint64_t>& parameter_sizes) {
+  switch (a.category) {
+    case Category::kActivation:
+    case Category::kInput: return true;
+    case Category::kTemporary:
+    case Category::kUnknown: return in_pass && !parameter_sizes.contains(a.requested_bytes);
+    default: return false;
+  }
+}
+
+// Drops what another load exceeds in both parts: what is left has falling `grows`, rising `fixed`.
+void keep_largest(std::vector<Load>& loads) {
+  std::sort(loads.begin(), loads.end(), [](const Load& a, const Load& b) {
+    return a.grows != b.grows ? a.grows > b.grows : a.fixed > b.fixed;
+  });
+  std::vector<Load> out;
+  for (const Load& load : loads) {
+    if (out.empty() || load.fixed > out.back().fixed) out.push_back(load);
+  }
+  loads = std::move(out);
+}
+
+std::vector<Load> loads_of(const Timeline& timeline, int device) {
+  struct Change {
+    uint32_t event;
+    int64_t fixed, grows;
+    bool in_pass;
+  };
+  std::set<uint64_t> parameter_sizes;
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.device == device && a.category == Category::kParameter)
+      parameter_sizes.insert(a.requested_bytes);
+  }
+  std::vector<Change> changes;
+  for (const Allocation& a : timeline.allocations()) {
+    if (a.device != device) continue;
+    const bool in_pass = is_pass(timeline, a);
+    const auto bytes = static_cast<int64_t>(a.block_bytes);
+    const bool grows = grows_with_batch(a, in_pass, parameter_sizes);
+    const int64_t fixed_bytes = grows ? 0 : bytes, grown_bytes = grows ? bytes : 0;
+    changes.push_back({a.before_history ? 0 : a.alloc_event, fixed_bytes, grown_bytes, in_pass});
+    if (a.free_event != kNever)
+      changes.push_back({a.free_event, -fixed_bytes, -grown_bytes, in_pass});
+  }
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const Change& a, const Change& b) { return a.event < b.event; });
+  std::vector<Load> in_pass, apart;
+  int64_t fixed = 0, grows = 0;
+  for (const Change& change : changes) {
+    fixed += change.fixed;
+    grows += change.grows;
+    if (change.fixed + change.grows <= 0) continue;
+    auto& loads = change.in_pass ? in_pass : apart;
+    loads.push_back({static_cast<uint64_t>(std::max<int64_t>(fixed, 0)),
+                     static_cast<uint64_t>(std::max<int64_t>(grows, 0)), change.in_pass});
+    if (loads.size() > kMostLoads) keep_largest(loads);
+  }
+  keep_largest(in_pass);
+  keep_largest(apart);
+  in_pass.insert(in_pass.end(), apart.begin(), apart.end());
+  return in_pass;
+}
+
 PeakParts parts_of(const Timeline& timeline, int device) {
   PeakParts parts;
   const DeviceTimeline& samples = *timeline_of(timeline, device);
   const Sample& peak = samples.samples[samples.device_peak];
-  parts.need = peak.device_bytes;
-  for (const BreakdownRow& row : breakdown_at(timeline, device, peak.event).rows) {
-    switch (row.category) {
-      case Category::kActivation:
-      case Category::kInput:
-      case Category::kTemporary:
-      case Category::kUnknown:
-      case Category::kCached:
-      case Category::kRounding: parts.grows_with_batch += row.bytes; break;
-      default: break;
-    }
-  }
   const Sample& allocated = samples.samples[samples.allocated_peak];
+  parts.need = peak.device_bytes;
+  parts.always = peak.device_bytes - std::min(peak.device_bytes, peak.reserved_bytes);
+  const uint64_t of_pytorch = parts.need - parts.always;
+  parts.cached = of_pytorch - std::min(of_pytorch, allocated.allocated_bytes);
+  parts.loads = loads_of(timeline, device);
+  uint64_t most_grown = 0;
+  for (const Load& load : parts.loads) most_grown = std::max(most_grown, load.grows);
   const OomFacts facts = collect_oom_facts(timeline, allocated.event, {});
   if (facts.blocks >= 3) {
     const uint64_t all = facts.blocks * facts.block_bytes;
     const uint64_t stays = facts.block_bytes + facts.blocks * facts.block_boundary_bytes;
-    parts.checkpointing_frees = std::min(all > stays ? all - stays : 0, parts.grows_with_batch);
+    parts.checkpointing_frees = std::min(all > stays ? all - stays : 0, most_grown);
     parts.blocks = static_cast<uint32_t>(facts.blocks);
   }
-  parts.logits = std::min(facts.logits_bytes, parts.grows_with_batch);
+  parts.logits = std::min(facts.logits_bytes, most_grown);
   return parts;
+}
+
+// What the device must have with this share of the batch, where the passes have `freed` less of the
+// whole batch's memory. `room_for_pieces`: so much more of what varies.
+double need_with(const PeakParts& parts, double share, uint64_t freed, double room_for_pieces = 0) {
+  double most = 0;
+  for (const Load& load : parts.loads) {
+    const uint64_t grows = load.grows - (load.in_pass ? std::min(freed, load.grows) : 0);
+    const double varies = share * static_cast<double>(grows + parts.cached);
+    most = std::max(most, static_cast<double>(load.fixed) + varies * (1 + room_for_pieces));
+  }
+  return static_cast<double>(parts.always) + most;
 }
 
 // What is left of the batch when the rest of the peak stays; 0: nothing.
 double batch_that_fits(const PeakParts& parts, uint64_t freed, uint64_t card) {
-  const uint64_t fixed = parts.need - parts.grows_with_batch;
-  const double grows = static_cast<double>(parts.grows_with_batch - freed) * (1 + kRoomForPieces);
-  if (card <= fixed || grows == 0) return 0;
-  return std::min(1.0, static_cast<double>(card - fixed) / grows);
+  const auto fits = [&](double share) {
+    return need_with(parts, share, freed, kRoomForPieces) <= static_cast<double>(card);
+  };
+  if (parts.loads.empty() || !fits(0)) return 0;
+  if (fits(1)) return 1;
+  double low = 0, high = 1;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
 }
 
 void add_alone(const PeakParts& parts, Remedy::Kind kind, uint64_t freed, uint64_t card,
                TrueNeed& out) {
-  if (static_cast<double>(freed) < kLeastSaving * static_cast<double>(parts.need)) return;
+  const auto needs = static_cast<uint64_t>(need_with(parts, 1, freed));
+  if (static_cast<double>(parts.need - std::min(needs, parts.need)) <
+      kLeastSaving * static_cast<double>(parts.need))
+    return;
   Remedy remedy;
   remedy.kinds = {kind};
-  remedy.needs_bytes = parts.need - freed;
+  remedy.needs_bytes = needs;
   remedy.enough = batch_that_fits(parts, freed, card) >= 1;
   if (kind == Remedy::Kind::kCheckpointing) remedy.blocks = parts.blocks;
   out.remedies.push_back(std::move(remedy));
@@ -93,9 +193,7 @@ void add_with_batch(const PeakParts& parts, std::vector<Remedy::Kind> kinds, uin
   remedy.kinds = std::move(kinds);
   remedy.kinds.push_back(Remedy::Kind::kSmallerBatch);
   remedy.batch_share = share;
-  remedy.needs_bytes =
-      parts.need - parts.grows_with_batch +
-      static_cast<uint64_t>(share * static_cast<double>(parts.grows_with_batch - freed));
+  remedy.needs_bytes = static_cast<uint64_t>(need_with(parts, share, freed));
   remedy.enough = true;
   if (remedy.kinds.front() == Remedy::Kind::kCheckpointing) remedy.blocks = parts.blocks;
   out.remedies.push_back(std::move(remedy));

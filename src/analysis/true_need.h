@@ -11,9 +11,11 @@
 namespace tonnage::analysis {
 
 // timeline: of the run without limit. card_bytes: by device, what the user's cards have;
-// limitless_bytes: what the cards of that run had. Remedies are counted on its peak: what grows
-// with the batch (activations, inputs, temporaries), what checkpointing the alike layers would
-// free, the loss's logits.
+// limitless_bytes: what the cards of that run had. Remedies are counted over the whole run, moment
+// by moment, since another one is the peak with less of them: what grows with the batch
+// (activations, inputs, temporaries of the passes) and what stays (weights, gradients, the
+// optimizer's state and its temporaries), what checkpointing the alike layers would free, the
+// loss's logits.
 record::TrueNeed measure_need(const Timeline& timeline, const std::vector<uint64_t>& card_bytes,
                               uint64_t limitless_bytes);
 

@@ -57,6 +57,10 @@ Judgement judge_all(const VerdictFacts& facts) {
     const bool enough = !facts.lost && facts.complete_steps >= kStepsThatRepeat;
     return enough ? out : cut(out, CutReason::kStoppedEarly);
   }
+  if (facts.ended_by_host) {
+    out.verdict = Verdict::kFailed;
+    return out;
+  }
   if (end.signal != 0 && !is_own_signal(end.signal)) return cut(out, CutReason::kKilled);
   if (end.known && !succeeded(end)) {
     out.verdict = Verdict::kFailed;

@@ -21,7 +21,8 @@ enum class Verdict : uint8_t {
   kFits,
   kFitsAtMost,   // the peak rests on sizes that were assumed to be as large as they can be
   kDoesNotFit,   // a refusal ended the command
-  kFailed,       // the command failed for a reason of its own before its memory could be judged
+  kFailed,       // the command failed for a reason of its own, or by a limit of the host's, before
+                 // its memory could be judged
   kCut,          // the record is not complete
   kNothingUsed,  // nothing was put on a device
 };
@@ -52,6 +53,7 @@ struct VerdictFacts {
   bool from_snapshot = false;
   bool has_session = false;         // of `tonnage run`: its end is expected
   bool lost = false;                // a part of the record is missing, and it may matter
+  bool ended_by_host = false;       // a limit of the host's, not the card's, ended the command
   bool stopped_by_timeout = false;  // timeout(1) is part of the command and said so
   uint32_t complete_steps = 0;
   record::CommandEnd end;

@@ -47,9 +47,11 @@ json read_errors(const fs::path& folder) {
 
 }  // namespace
 
-std::string command_end_json(const ChildExit& exit, const fs::path& session_folder) {
+std::string command_end_json(const ChildExit& exit, const fs::path& session_folder,
+                             const record::HostLimit& limit) {
   json end = {{"exit_code", exit.code}, {"wall_ns", exit.wall_ns}};
   if (exit.signal != 0) end["signal"] = exit.signal;
+  if (!limit.name.empty()) end["host_limit"] = {{"name", limit.name}, {"bytes", limit.bytes}};
   if (json errors = read_errors(session_folder); !errors.empty()) end["errors"] = std::move(errors);
   return end.dump(-1, ' ', false, json::error_handler_t::replace);
 }

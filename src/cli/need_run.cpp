@@ -1,80 +1,24 @@
 #include "cli/need_run.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "analysis/timeline/categories.h"
 #include "analysis/true_need.h"
-#include "cli/command_end.h"
+#include "cli/batch_trials.h"
+#include "cli/quiet_run.h"
 #include "cli/sandbox.h"
-#include "cli/session_setup.h"
-#include "record/record_reader.h"
 
 namespace tonnage::cli {
 
-namespace fs = std::filesystem;
-
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kLeastLimitlessBytes = 1ull << 40;
 constexpr uint64_t kLimitlessFactor = 8;  // of the largest card
-constexpr uint64_t kPollNs = kSecond / 10;
-constexpr uint64_t kLookEveryNs = kSecond / 2;
-constexpr uint64_t kGraceNs = 8 * kSecond;               // to end in order after SIGINT
-constexpr uint64_t kMostRecordBytesToLookAt = 64 << 20;  // looking takes time of its own
-
-std::atomic<bool> interrupted{false};
-void note_interrupt(int) { interrupted.store(true); }
-
-// While the second run is on, Ctrl-C ends that run and not the report.
-class InterruptGuard {
- public:
-  InterruptGuard() {
-    interrupted.store(false);
-    struct sigaction action {};
-    action.sa_handler = note_interrupt;
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < kSignals.size(); ++i) {
-      ::sigaction(kSignals[i], nullptr, &before_[i]);
-      if (before_[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);
-    }
-  }
-  ~InterruptGuard() {
-    for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
-  }
-
- private:
-  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-  std::array<struct sigaction, kSignals.size()> before_{};
-};
-
-uint64_t now_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * kSecond + static_cast<uint64_t>(t.tv_nsec);
-}
-
-void sleep_ns(uint64_t ns) {
-  const timespec t{static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
-  ::nanosleep(&t, nullptr);
-}
 
 uint64_t limitless_bytes(const std::vector<abi::CardDesc>& cards) {
   uint64_t bytes = kLeastLimitlessBytes;
@@ -82,168 +26,24 @@ uint64_t limitless_bytes(const std::vector<abi::CardDesc>& cards) {
   return bytes;
 }
 
-std::string home_folder(const char* variable, const char* below_home) {
-  if (const char* set = ::getenv(variable); set != nullptr && *set != '\0') return set;
-  const char* home = ::getenv("HOME");
-  return home == nullptr ? "" : std::string(home) + below_home;
-}
-
-// Where a run may write that must leave nothing behind: its own folder, devices, and caches, whose
-// content is the same every time.
-std::vector<std::string> writable_folders(const fs::path& folder) {
-  std::vector<std::string> out = {folder.string(),
-                                  "/dev",
-                                  "/proc/self",
-                                  home_folder("XDG_CACHE_HOME", "/.cache"),
-                                  home_folder("TRITON_CACHE_DIR", "/.triton"),
-                                  home_folder("CUPY_CACHE_DIR", "/.cupy"),
-                                  home_folder("CUDA_CACHE_PATH", "/.nv")};
-  std::erase(out, "");
+QuietRunOptions quiet(const NeedRunOptions& options) {
+  QuietRunOptions out;
+  out.cards = options.cards;
+  out.command = options.command;
+  out.first_run_ns = options.first_run_ns;
+  out.assume_selected = options.assume_selected;
+  out.known_values = options.known_values;
+  out.asked_for = options.asked_for;
   return out;
 }
 
-// Services that keep a log of every run elsewhere are told that this one does not count.
-std::vector<std::string> quiet_environment(std::vector<std::string> environment,
-                                           const fs::path& temporary) {
-  const std::array<std::string, 7> own = {
-      "TMPDIR=" + temporary.string(), "WANDB_MODE=disabled",
-      "COMET_MODE=disabled",          "NEPTUNE_MODE=debug",
-      "CLEARML_OFFLINE_MODE=1",       "MLFLOW_TRACKING_URI=" + (temporary / "mlflow").string(),
-      "HF_HUB_DISABLE_TELEMETRY=1"};
-  for (const std::string& setting : own) {
-    const std::string name = setting.substr(0, setting.find('=') + 1);
-    std::erase_if(environment, [&](const std::string& old) { return old.starts_with(name); });
-    environment.push_back(setting);
-  }
-  return environment;
-}
-
-// Between fork and exec. Its output goes nowhere, and nothing comes in.
-[[noreturn]] void become_command(const std::vector<char*>& arguments,
-                                 const std::vector<char*>& environment,
-                                 const std::vector<std::string>& writable, bool asked_for) {
-  ::setsid();
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const int null = ::open("/dev/null", O_RDWR);
-  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
-  ::setpriority(PRIO_PROCESS, 0, 5);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(signal, SIG_DFL);
-  if (!asked_for) {
-    leave_network();
-    if (!protect_files(writable)) ::_exit(126);
-  }
-  ::execvpe(arguments[0], arguments.data(), environment.data());
-  ::_exit(127);
-}
-
-std::vector<char*> pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> out;
-  for (const auto& s : strings) out.push_back(const_cast<char*>(s.c_str()));
-  out.push_back(nullptr);
-  return out;
-}
-
-// How far the run has come, read from its record while it is written.
-struct Progress {
-  uint64_t peak_bytes = 0;
-  bool repeats = false;
-};
-
-Progress look_at(const fs::path& record_path) {
-  Progress out;
-  const auto record = record::read_record(record_path.string());
-  if (!record) return out;
-  const analysis::Timeline timeline(*record);
-  for (const auto& [device, samples] : timeline.devices()) {
-    if (!samples.samples.empty())
-      out.peak_bytes += samples.samples[samples.device_peak].device_bytes;
-  }
-  out.repeats = analysis::peak_repeats(timeline);
-  return out;
-}
-
-class Waiting {
- public:
-  Waiting(pid_t pid, const NeedRunOptions& options, fs::path record)
-      : pid_(pid), options_(options), record_(std::move(record)), start_(now_ns()) {}
-
-  // Until the command has ended or has told enough; then it is ended.
-  ChildExit run() {
-    ChildExit exit;
-    while (!ended(exit) && !enough()) sleep_ns(kPollNs);
-    if (!done_) stop(exit);
-    ::kill(-pid_, SIGKILL);  // what it started and left behind
-    exit.wall_ns = now_ns() - start_;
-    return exit;
-  }
-
- private:
-  bool ended(ChildExit& exit) {
-    int status = 0;
-    const pid_t got = ::waitpid(pid_, &status, WNOHANG);
-    if (got == 0 || (got < 0 && errno == EINTR)) return false;
-    done_ = true;
-    if (got > 0) {
-      exit.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-      exit.code = exit.signal != 0 ? 128 + exit.signal : WEXITSTATUS(status);
-    }
-    return true;
-  }
-
-  bool enough() {
-    const uint64_t now = now_ns(), elapsed = now - start_;
-    if (interrupted.load() || elapsed > longest_ns()) return true;
-    if (now < next_look_) return false;
-    std::error_code error;
-    const auto size = fs::file_size(record_, error);
-    if (error || size == last_size_ || size > kMostRecordBytesToLookAt) return quiet_for_long(now);
-    last_size_ = size;
-    const Progress progress = look_at(record_);
-    const uint64_t took = now_ns() - now;
-    next_look_ = now + std::max(kLookEveryNs, 10 * took);
-    if (progress.peak_bytes > peak_) {
-      peak_ = progress.peak_bytes;
-      peak_since_ = now;
-    }
-    return elapsed >= options_.first_run_ns && (progress.repeats || quiet_for_long(now));
-  }
-
-  // Programs without steps: their peak has not moved for as long as it took to come to it.
-  bool quiet_for_long(uint64_t now) const {
-    return peak_ > 0 && now - start_ >= options_.first_run_ns * 3 / 2 + 2 * kSecond &&
-           now - peak_since_ >= std::max(5 * kSecond, peak_since_ - start_);
-  }
-
-  uint64_t longest_ns() const {
-    return std::max(3 * options_.first_run_ns, 60 * kSecond) + 30 * kSecond;
-  }
-
-  void stop(ChildExit& exit) {
-    const uint64_t asked = now_ns();
-    ::kill(-pid_, SIGINT);
-    while (!ended(exit) && now_ns() - asked < kGraceNs) sleep_ns(kPollNs);
-    if (done_) return;
-    ::kill(-pid_, SIGKILL);
-    while (!ended(exit)) sleep_ns(kPollNs);
-  }
-
-  pid_t pid_;
-  const NeedRunOptions& options_;
-  fs::path record_;
-  uint64_t start_, next_look_ = 0, peak_ = 0, peak_since_ = 0;
-  uintmax_t last_size_ = 0;
-  bool done_ = false;
-};
-
-std::optional<record::TrueNeed> need_of(const fs::path& path, const NeedRunOptions& options,
-                                        const ChildExit& exit) {
-  auto record = record::read_record(path.string());
-  if (!record) return std::nullopt;
-  record->end.known = true;
-  record->end.exit_code = exit.code;
-  record->end.signal = exit.signal;
-  record->end.wall_ns = exit.wall_ns;
-  analysis::Timeline timeline(*record);
+std::optional<record::TrueNeed> need_of(QuietRun& run, const NeedRunOptions& options) {
+  record::Record& record = run.record;
+  record.end.known = true;
+  record.end.exit_code = run.exit.code;
+  record.end.signal = run.exit.signal;
+  record.end.wall_ns = run.exit.wall_ns;
+  analysis::Timeline timeline(record);
   analysis::infer_categories(timeline);
   std::vector<uint64_t> card_bytes;
   for (const auto& card : options.cards) card_bytes.push_back(card.total_bytes);
@@ -284,32 +84,15 @@ std::string reason_not_to_run(const NeedRunOptions& options, const StandardInput
 
 Result<std::optional<record::TrueNeed>> run_for_need(const NeedRunOptions& options,
                                                      const InstallPaths& paths) {
-  SessionOptions session;
-  session.cards = options.cards;
-  for (auto& card : session.cards)
+  QuietRunOptions limitless = quiet(options);
+  for (auto& card : limitless.cards)
     card.total_bytes = card.nvml_total_bytes = limitless_bytes(options.cards);
-  session.command = options.command;
-  session.assume_selected = options.assume_selected;
-  session.known_values = options.known_values;
-  auto files = SessionFiles::create(session, paths);
-  if (!files) return files.error();
-  const fs::path folder = (*files)->session_path().parent_path(), temporary = folder / "tmp";
-  std::error_code error;
-  fs::create_directory(temporary, error);
-  const auto environment_text =
-      quiet_environment(child_environment(environ, paths, (*files)->session_path(), {}), temporary);
-  const auto writable = writable_folders(folder);
-  const auto arguments = pointers(options.command), environment = pointers(environment_text);
-
-  const InterruptGuard guard;
-  const pid_t pid = ::fork();
-  if (pid < 0)
-    return Error{ErrorCode::kSystem, std::string("cannot start a process: ") + ::strerror(errno),
-                 "fork", ""};
-  if (pid == 0) become_command(arguments, environment, writable, options.asked_for);
-  const ChildExit exit = Waiting(pid, options, (*files)->record_path()).run();
-  if (interrupted.load()) return std::optional<record::TrueNeed>();
-  return need_of((*files)->record_path(), options, exit);
+  auto run = run_quietly(limitless, paths);
+  if (!run) return run.error();
+  if (!*run) return std::optional<record::TrueNeed>();
+  auto need = need_of(**run, options);
+  if (need) try_smaller_batches(quiet(options), paths, *need);
+  return need;
 }
 
 std::string need_json(const record::TrueNeed& need) {
@@ -335,6 +118,9 @@ std::string need_json(const record::TrueNeed& need) {
                         {"enough", remedy.enough},
                         {"needs_bytes", remedy.needs_bytes},
                         {"batch_share", remedy.batch_share},
+                        {"was_run", remedy.was_run},
+                        {"batch", remedy.batch},
+                        {"too_large", remedy.too_large},
                         {"blocks", remedy.blocks}});
   }
   const json need_value = {{"repeats", need.repeats}, {"takes_share", need.takes_share},

@@ -13,6 +13,7 @@
 #include "cli/child.h"
 #include "cli/command_end.h"
 #include "cli/exit_codes.h"
+#include "cli/host_memory.h"
 #include "cli/kept_runs.h"
 #include "cli/near_names.h"
 #include "cli/need_run.h"
@@ -45,6 +46,13 @@ void say_how_it_ended(const RunOptions& options, const ChildExit& exit) {
   }
 }
 
+// The kernel killed a process for a control group's limit while the command ran, and it failed.
+record::HostLimit limit_that_killed(const ChildExit& exit, const HostMemory& before) {
+  const HostMemory now = read_host_memory();
+  if (exit.code == 0 || now.kills <= before.kills) return {};
+  return {"cgroup_memory", now.limit_bytes};
+}
+
 // What the run would have needed, where it ran out of memory: the sentence to print where the
 // command was not run again.
 std::string find_need(const RunOptions& options, NeedRunOptions need_run,
@@ -64,7 +72,8 @@ std::string find_need(const RunOptions& options, NeedRunOptions need_run,
   if (!options.output.quiet)
     say(fmt::format(
         "it ran out of memory after {:.0f} s: it runs once more on a card without limit, to see "
-        "what it needs\n  {}; --no-true-need leaves this out",
+        "what it needs,\n  and then with a smaller batch, if the command names it; {}; "
+        "--no-true-need leaves this out",
         static_cast<double>(need_run.first_run_ns) / 1e9,
         need_run.asked_for ? "its output goes nowhere"
                            : "its output goes nowhere, and it cannot write files"));
@@ -161,6 +170,7 @@ Result<int> run(const RunOptions& options) {
   child.watch = [&watch] { watch.look(); };
   std::fflush(stdout);
   const StandardInput input;
+  const HostMemory host_before = read_host_memory();
   const auto exit = run_child(child);
   if (!exit) return exit.error();
   watch.look();
@@ -172,7 +182,8 @@ Result<int> run(const RunOptions& options) {
   // Nothing below changes the command's own exit code.
   auto written = (*files)->write_account();
   if (written)
-    written = (*files)->write_end(command_end_json(*exit, (*files)->session_path().parent_path()));
+    written = (*files)->write_end(command_end_json(*exit, (*files)->session_path().parent_path(),
+                                                   limit_that_killed(*exit, host_before)));
   if (!written && !watch.has_failed()) say(written.error());
   NeedRunOptions need_run;
   need_run.cards = *cards;

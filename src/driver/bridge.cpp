@@ -110,7 +110,9 @@ void bridge_emit(const Fact* event) {
   forget_content_of(*event);
   follow_blocks(*event);
   tell_of_step(*event);
-  writer().emit(*event);
+  Fact placed = *event;
+  placed.device = static_cast<uint8_t>(place_in_session(event->device));
+  writer().emit(placed);
   flush_growth(*event);
 }
 void bridge_flush() { writer().flush(); }

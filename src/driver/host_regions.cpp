@@ -173,9 +173,13 @@ bool fill_host_pages(uint64_t address, uint32_t pattern, unsigned width, size_t 
   return true;
 }
 
-bool RegionPages::commit(uint64_t address, uint64_t bytes) {
+uint64_t RegionPages::limit() {
   static const uint64_t host_bytes = find_host_bytes();
-  if (committed_.fetch_add(bytes) + bytes > host_bytes) {
+  return host_bytes;
+}
+
+bool RegionPages::commit(uint64_t address, uint64_t bytes) {
+  if (committed_.fetch_add(bytes) + bytes > limit()) {
     committed_.fetch_sub(bytes);
     return false;
   }

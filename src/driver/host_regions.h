@@ -44,6 +44,8 @@ class RegionPages : public gpu::HostPages {
  public:
   bool commit(uint64_t address, uint64_t bytes) override;
   void decommit(uint64_t address, uint64_t bytes) override;
+  bool has_room(uint64_t bytes) const { return bytes <= limit() - committed_.load(); }
+  static uint64_t limit();  // what the host, or the container, has
 
  private:
   std::atomic<uint64_t> committed_{0};

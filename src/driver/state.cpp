@@ -81,6 +81,7 @@ class SessionWatch : public gpu::ProcessWatch {
   bool slot_lives(int slot, int32_t pid) override { return session_locks().slot_lives(slot, pid); }
   void lock() override { session_locks().lock_ledger(); }
   void unlock() override { session_locks().unlock_ledger(); }
+  void tell_gone(uint64_t identity) override { record_process_gone(identity); }
 };
 
 void in_forked_child() {
@@ -110,9 +111,12 @@ CUresult initialise() {
   const std::vector<int> visible = visible_devices(*session);
   if (visible.empty()) return CUDA_ERROR_NO_DEVICE;
   auto state = std::make_unique<Driver>();
-  if (!session_locks().open(session_path) ||
-      !state->ledger.attach(session, new SessionWatch, getpid()))
+  if (!session_locks().open(session_path)) return CUDA_ERROR_OPERATING_SYSTEM;
+  // First: what the ledger finds out about others is recorded.
+  if (!stand_in) start_recording(*session, visible);
+  if (!state->ledger.attach(session, new SessionWatch, getpid()))
     return CUDA_ERROR_OPERATING_SYSTEM;
+  if (!stand_in) record_slot(state->ledger.identity());
   state->session = session;
   state->pid = getpid();
   for (int physical : visible) {
@@ -123,7 +127,6 @@ CUresult initialise() {
   pthread_atfork(nullptr, nullptr, in_forked_child);
   if (!stand_in) {
     start_bridge(session, &state->content, record_kernel_counts);
-    start_recording(*session);
     atexit(record_kernel_counts);
   }
   g_driver.store(state.release(), std::memory_order_release);
@@ -276,13 +279,16 @@ CUresult free_device_memory(CUdeviceptr address) {
       return CUDA_ERROR_INVALID_VALUE;
     allocation = it->second;
     state->allocations.erase(it);
-    if (allocation.accounted_bytes && !allocation.host)
-      allocation.device->addresses->release(address);
   }
+  // Told before anybody, here or in another process, can have the memory or the address.
   state->content.forget(address, std::max(allocation.requested_bytes, allocation.accounted_bytes));
-  if (allocation.accounted_bytes) allocation.device->refund(allocation.accounted_bytes);
   record_device_free(allocation.device->index, address, allocation.accounted_bytes,
                      allocation.kind);
+  if (allocation.accounted_bytes && !allocation.host) {
+    std::lock_guard lock(state->memory_mutex);
+    allocation.device->addresses->release(address);
+  }
+  if (allocation.accounted_bytes) allocation.device->refund(allocation.accounted_bytes);
   return CUDA_SUCCESS;
 }
 

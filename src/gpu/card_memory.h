@@ -21,7 +21,9 @@ class CardMemory {
   virtual uint64_t free_bytes() = 0;
   virtual uint64_t total_bytes() const = 0;
 
-  // Memory at an address came, or went. It is charged and refunded apart.
+  // Memory at an address came, or went. It is charged and refunded apart: charged before it is
+  // told, and told before it is refunded, so that what is told of all processes together is never
+  // more than the card has.
   virtual void tell_of_alloc(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) = 0;
   virtual void tell_of_free(uint64_t address, uint64_t bytes, abi::DeviceMemoryKind kind) = 0;
   // Memory for the driver itself, charged and told; false: refused, and told. What it is for, and

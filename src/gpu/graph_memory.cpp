@@ -102,9 +102,9 @@ void GraphMemory::trim() {
     const uint64_t address = chunks_.back();
     chunks_.pop_back();
     reserved_ -= kPoolChunk;
+    card_->tell_of_free(address, kPoolChunk, abi::DeviceMemoryKind::kGraph);
     addresses_->release(address);
     card_->refund(kPoolChunk);
-    card_->tell_of_free(address, kPoolChunk, abi::DeviceMemoryKind::kGraph);
   }
 }
 

@@ -26,7 +26,8 @@ bool Ledger::attach(abi::Session* session, ProcessWatch* watch, int32_t pid) {
     const int32_t owner = process.pid.load();
     if (owner != 0 && owner != pid && watch_->slot_lives(i, owner)) continue;
     if (!watch_->hold_slot(i)) continue;
-    clear(process);
+    if (owner != 0) watch_->tell_gone(identity_of(i));
+    clear(i);
     process.generation.fetch_add(1);
     process.pid.store(pid);
     session_->drivers_loaded.fetch_add(1);
@@ -37,7 +38,8 @@ bool Ledger::attach(abi::Session* session, ProcessWatch* watch, int32_t pid) {
   return false;
 }
 
-void Ledger::clear(abi::ProcessAccount& process) {
+void Ledger::clear(int slot) {
+  abi::ProcessAccount& process = session_->processes[slot];
   for (auto& bytes : process.used_bytes) bytes.store(0);
   process.pid.store(0);
 }
@@ -49,10 +51,12 @@ uint64_t Ledger::sum_locked(int device) {
     abi::ProcessAccount& process = session_->processes[i];
     const uint64_t bytes = process.used_bytes[device].load();
     if (bytes == 0) continue;
-    if (i == slot_ || watch_->slot_lives(i, process.pid.load()))
+    if (i == slot_ || watch_->slot_lives(i, process.pid.load())) {
       sum += bytes;
-    else
-      clear(process);
+      continue;
+    }
+    watch_->tell_gone(identity_of(i));
+    clear(i);
   }
   return sum;
 }
@@ -77,9 +81,9 @@ void Ledger::refund(int device, uint64_t bytes) {
 }
 
 // A slot and how many processes had it before: another process in the same slot is another one.
-uint64_t Ledger::identity() const {
-  return uint64_t{session_->processes[slot_].generation.load()} << 16 |
-         static_cast<uint64_t>(slot_ + 1);
+uint64_t Ledger::identity_of(int slot) const {
+  return uint64_t{session_->processes[slot].generation.load()} << 16 |
+         static_cast<uint64_t>(slot + 1);
 }
 
 abi::ProcessAccount* Ledger::living(uint64_t identity) {

@@ -24,6 +24,9 @@ class ProcessWatch {
   // Between processes; ends by itself when the holder dies.
   virtual void lock() = 0;
   virtual void unlock() = 0;
+  // The process with this identity is dead, and its memory is given back. Called while the ledger
+  // is locked, before anybody can take that memory; twice if the caller dies at once.
+  virtual void tell_gone(uint64_t identity) = 0;
 };
 
 // Memory that several processes hold, in memory that they share. One of them is charged for it.
@@ -52,14 +55,16 @@ class Ledger {
   uint64_t free(int device);
   uint64_t used_by_this_process(int device) const;
   uint64_t total(int device) const;
+  // Of this process, among all that ever had a slot; 0: it has none.
+  uint64_t identity() const { return slot_ < 0 ? 0 : identity_of(slot_); }
   // A forked child holds nothing.
   void forget_slot() { slot_ = -1; }
 
  private:
   class Alone;
   uint64_t sum_locked(int device);  // takes back what the dead held
-  void clear(abi::ProcessAccount& process);
-  uint64_t identity() const;
+  void clear(int slot);
+  uint64_t identity_of(int slot) const;
   abi::ProcessAccount* living(uint64_t identity);
 
   abi::Session* session_ = nullptr;

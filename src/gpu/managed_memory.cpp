@@ -56,8 +56,9 @@ void ManagedMemory::move_to_host(Entry& entry, size_t first_block, size_t last_b
     allocation.on_card[i] = false;
   }
   if (moved == 0) return;
-  allocation.card->refund(moved);
+  CardMemory* const card = allocation.card;
   change_resident(entry, allocation.resident - moved);
+  card->refund(moved);
 }
 
 void ManagedMemory::move_to_card(Entry& entry, size_t first_block, size_t last_block,

@@ -118,8 +118,8 @@ uint64_t MemoryPool::trim(uint64_t keep_bytes) {
     backed_[i] = false;
     reserved -= kPoolChunk;
     given += kPoolChunk;
-    card_->refund(kPoolChunk);
     card_->tell_of_free(chunk, kPoolChunk, abi::DeviceMemoryKind::kPool);
+    card_->refund(kPoolChunk);
   }
   return given;
 }

@@ -41,9 +41,9 @@ bool SmallMemory::release(uint64_t address, uint64_t bytes) {
   block.free.give_back(address - base, taken(bytes));
   if (block.used_bytes > 0) return true;
   blocks_.erase(it);
+  card_->tell_of_free(base, kAllocationGranularity, DeviceMemoryKind::kPlain);
   addresses_->release(base);
   card_->refund(kAllocationGranularity);
-  card_->tell_of_free(base, kAllocationGranularity, DeviceMemoryKind::kPlain);
   return true;
 }
 

@@ -219,6 +219,20 @@ void name_kernel(const void* handle, std::string name) {
   pass().kernel_names[handle] = std::move(name);
 }
 
+// The session's devices are those that `tonnage run` saw; this process may see others of them.
+std::vector<int> places_in(const abi::Session& session) {
+  std::vector<int> places;
+  CUuuid uuid{};
+  while (places.size() < abi::kMaxDevices &&
+         real_cuDeviceGetUuid_v2(&uuid, static_cast<CUdevice>(places.size())) == CUDA_SUCCESS) {
+    auto place = static_cast<int>(places.size());
+    for (int i = 0; i < session.device_count; i++)
+      if (memcmp(session.devices[i].uuid, uuid.bytes, sizeof uuid.bytes) == 0) place = i;
+    places.push_back(place);
+  }
+  return places;
+}
+
 }  // namespace
 
 PASS_API cuInit(unsigned flags) {
@@ -230,7 +244,7 @@ PASS_API cuInit(unsigned flags) {
       if (!session) return;
       pass().recording = true;
       start_bridge(session, /*content=*/nullptr, /*at_step=*/nullptr);
-      start_recording(*session);
+      start_recording(*session, places_in(*session));
       load_recorder();
     });
   return result;

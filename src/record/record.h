@@ -73,6 +73,12 @@ struct CommandError {
   bool interrupted = false;  // KeyboardInterrupt
 };
 
+// A limit of the host's that ended the command from outside. The driver's own events tell of others.
+struct HostLimit {
+  std::string name;    // "cgroup_memory"; "": none did
+  uint64_t bytes = 0;  // 0: not known
+};
+
 // How the command of `tonnage run` ended.
 struct CommandEnd {
   bool known = false;
@@ -84,10 +90,11 @@ struct CommandEnd {
   // lost. Empty, null: not known.
   std::vector<uint64_t> device_peak_bytes;  // the most that was ever in use, by device
   std::optional<uint64_t> drivers_loaded;   // processes that loaded the driver
-  bool write_failed = false;                // a part of the record could not be written
+  HostLimit host_limit;
+  bool write_failed = false;  // a part of the record could not be written
 };
 
-// A way to need less, counted on what the command needed on a card without limit; not run.
+// A way to need less: counted on what the command needed on a card without limit, or really run.
 struct Remedy {
   enum class Kind : uint8_t { kSmallerBatch, kCheckpointing, kLogitsInPieces };
   std::vector<Kind> kinds;   // together
@@ -95,6 +102,11 @@ struct Remedy {
   uint64_t needs_bytes = 0;  // what the device must have then
   double batch_share = 1;    // with kSmallerBatch: at most this part of the batch
   uint32_t blocks = 0;       // with kCheckpointing: alike layers
+  // With kSmallerBatch alone, where the command line says the batch: the command ran with `batch`
+  // on the user's own card, and `enough` and `needs_bytes` are what came out. too_large: the
+  // smallest batch that ran and was not enough.
+  bool was_run = false;
+  uint64_t batch = 0, too_large = 0;
 };
 
 struct DeviceNeed {

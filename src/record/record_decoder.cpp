@@ -87,6 +87,9 @@ Remedy remedy_of(const json& entry) {
   }
   remedy.enough = flag_of(entry, "enough");
   remedy.needs_bytes = number_of(entry, "needs_bytes");
+  remedy.was_run = flag_of(entry, "was_run");
+  remedy.batch = number_of(entry, "batch");
+  remedy.too_large = number_of(entry, "too_large");
   remedy.blocks = static_cast<uint32_t>(number_of(entry, "blocks"));
   if (const auto at = entry.find("batch_share"); at != entry.end() && at->is_number())
     remedy.batch_share = at->get<double>();
@@ -117,6 +120,8 @@ void read_end(const json& end, CommandEnd& out) {
   out.exit_code = int_of(end, "exit_code");
   out.signal = int_of(end, "signal");
   out.wall_ns = number_of(end, "wall_ns");
+  if (const auto limit = end.find("host_limit"); limit != end.end() && limit->is_object())
+    out.host_limit = {text_of(*limit, "name"), number_of(*limit, "bytes")};
   for (const json& entry : array_of(end, "errors")) {
     if (entry.is_object() && out.errors.size() < kMaxErrors) out.errors.push_back(error_of(entry));
   }
@@ -409,6 +414,8 @@ bool RecordDecoder::read_events(Cursor& in, Stream& stream, uint32_t said) {
     }
     stream.events.push_back(event);
     if (event.kind == abi::EventKind::kFact) add_fact(record_.string(event.name));
+    if (event.kind == abi::EventKind::kSlot && budget_.take(64))
+      slots_.try_emplace(event.value, stream.process);
     if (event.kind == abi::EventKind::kProcessStart)
       record_.processes[stream.process].command = record_.string(event.name);
   }
@@ -469,8 +476,22 @@ bool RecordDecoder::merge() {
   return true;
 }
 
+// A process that was killed cannot say that it ended; the one that took its memory back does.
+void RecordDecoder::end_the_dead() {
+  for (abi::MemoryEvent& event : record_.events) {
+    if (event.kind != abi::EventKind::kSlotGone) continue;
+    const auto dead = slots_.find(event.value);
+    if (dead == slots_.end() || dead->second == event.process) continue;
+    event.kind = abi::EventKind::kProcessEnd;
+    event.process = dead->second;
+    event.thread = 0;
+    event.value = static_cast<uint64_t>(record_.processes[dead->second].pid);
+  }
+}
+
 bool RecordDecoder::finish(Record& record) {
   if (budget_.exceeded() || !merge()) return false;
+  end_the_dead();
   if (!session_seen_)
     record_.notes.push_back("the record's first chunk, which describes the devices, is missing");
   for (const Stream& stream : streams_) {

@@ -72,6 +72,7 @@ class RecordDecoder {
   uint32_t intern(std::string_view text);
   uint32_t stack_of(Stream& stream, uint32_t local);
   bool merge();
+  void end_the_dead();
 
   struct TextHash {
     using is_transparent = void;
@@ -93,6 +94,7 @@ class RecordDecoder {
   std::unordered_multimap<uint64_t, uint32_t> stack_ids_;  // hash of the frames -> ids
   std::unordered_map<uint64_t, size_t> stream_index_;
   std::vector<Stream> streams_;
+  std::unordered_map<uint64_t, uint32_t> slots_;  // identity in the session's account -> process
   bool session_seen_ = false;
 };
 

@@ -46,6 +46,9 @@ const char* event_kind_name(EventKind kind) {
     case EventKind::kKernelCount: return "kernel_count";
     case EventKind::kFact: return "fact";
     case EventKind::kHostRefusal: return "host_refusal";
+    case EventKind::kSlot: return "slot";
+    case EventKind::kSlotGone: return "slot_gone";
+    case EventKind::kContextEnd: return "context_end";
   }
   return "unknown";
 }

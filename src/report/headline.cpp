@@ -38,7 +38,7 @@ std::string card(const DeviceReport& device, const Report& report, const Style& 
 std::string peak_of_card(const DeviceReport& device, const Report& report) {
   uint64_t bytes = device.device ? device.device->bytes : 0;
   const auto index = static_cast<size_t>(device.index);
-  if (index < report.end.device_peak_bytes.size())
+  if (index < report.end.device_peak_bytes.size() && report.host_refusals.empty())
     bytes = std::max(bytes, report.end.device_peak_bytes[index]);
   if (bytes == 0) return "";
   std::string out = format_bytes(bytes);
@@ -59,6 +59,8 @@ const OutOfMemory* ending_refusal(const DeviceReport& device) {
   return nullptr;
 }
 
+std::string host_sentence(const analysis::HostRefusal& refusal, const Style& style);
+
 std::string fits_line(const DeviceReport& device, const Report& report, const Style& style) {
   const bool at_most = report.verdict == Verdict::kFitsAtMost;
   std::string out = fmt::format(
@@ -77,6 +79,9 @@ std::string fits_line(const DeviceReport& device, const Report& report, const St
   if (const uint64_t count = count_refusals_gone_on(report); count > 0)
     out += count == 1 ? "; one request was refused, and the command went on"
                       : fmt::format("; {} requests were refused, and the command went on", count);
+  if (!report.host_refusals.empty())
+    out += fmt::format("; {}, and the command went on",
+                       host_sentence(report.host_refusals.back(), style));
   return out;
 }
 
@@ -96,10 +101,45 @@ std::string does_not_fit_line(const DeviceReport& device, const Report& report,
   return out;
 }
 
+// "this machine's limit on address space (ulimit -v, 19.07 GiB) refused 4.00 GiB of device memory".
+std::string host_sentence(const analysis::HostRefusal& refusal, const Style& style) {
+  const std::string limit =
+      refusal.limit_bytes > 0 ? ", " + format_bytes(refusal.limit_bytes) : std::string();
+  if (refusal.limit == "cgroup_memory")
+    return fmt::format("this machine's limit on memory (cgroup{}) ended it", limit);
+  std::string out;
+  if (refusal.limit == "pinned_memory") {
+    out = fmt::format("this machine{} refused {} of pinned memory",
+                      limit.empty() ? limit : " (it has " + limit.substr(2) + ")",
+                      format_bytes(refusal.request_bytes));
+  } else {
+    out = refusal.limit_bytes > 0
+              ? fmt::format("this machine's limit on address space (ulimit -v{})", limit)
+              : std::string("this machine, which has no address space left,");
+    out += fmt::format(" refused {} of device memory", format_bytes(refusal.request_bytes));
+  }
+  if (!refusal.moment) return out;
+  analysis::Site lines;
+  lines.line = refusal.moment->site.line;
+  lines.user_line = refusal.moment->site.user_line;
+  if (const std::string place = style.site(lines); !place.empty()) out += ", at " + place;
+  return out;
+}
+
+const analysis::HostRefusal* ending_host_refusal(const Report& report) {
+  const auto found =
+      std::find_if(report.host_refusals.rbegin(), report.host_refusals.rend(),
+                   [](const analysis::HostRefusal& refusal) { return refusal.ended; });
+  return found == report.host_refusals.rend() ? nullptr : &*found;
+}
+
 std::string failed_line(const DeviceReport* device, const Report& report, const Style& style) {
   std::string out = fmt::format("The command failed ({}) before its memory could be judged",
                                 exit_text(report.end));
-  if (const std::string error = error_text(report, style); !error.empty()) out += ": " + error;
+  if (const analysis::HostRefusal* host = ending_host_refusal(report); host != nullptr)
+    out += ": " + host_sentence(*host, style) + "; the card is not the reason";
+  else if (const std::string error = error_text(report, style); !error.empty())
+    out += ": " + error;
   const std::string peak = device != nullptr ? peak_of_card(*device, report) : "";
   return out + (peak.empty() ? "; no GPU memory was used" : "; the peak until then is " + peak);
 }
@@ -137,6 +177,21 @@ const DeviceReport* leading_device(const Report& report) {
     if (best == nullptr || rank(device) > rank(*best)) best = &device;
   }
   return best;
+}
+
+std::string device_verdict_text(const DeviceReport& device) {
+  const std::string spare =
+      device.headroom_bytes ? format_bytes(*device.headroom_bytes) + " to spare" : std::string();
+  switch (device.verdict) {
+    case Verdict::kFits: return spare;
+    case Verdict::kFitsAtMost: return spare.empty() ? spare : "at least " + spare;
+    case Verdict::kDoesNotFit: return "does not fit";
+    case Verdict::kFailed: return "not judged: the command failed";
+    case Verdict::kCut: return "not judged: the record is not complete";
+    case Verdict::kNothingUsed: return "nothing was put on it";
+    case Verdict::kUnknown: break;
+  }
+  return "";
 }
 
 std::string when_text(const analysis::Moment& moment) {

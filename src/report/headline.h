@@ -29,6 +29,10 @@ std::string exit_text(const record::CommandEnd& end);
 // train.py:3"; "" if none is known.
 std::string error_text(const analysis::Report& report, const Style& style);
 
+// The verdict on one device, for tables and titles: "2.31 GiB to spare", "does not fit", "not
+// judged: the command failed"; "" if nothing is known.
+std::string device_verdict_text(const analysis::DeviceReport& device);
+
 // The device that the headline is about: one that does not fit, else the one with the highest share
 // in use; null: none.
 const analysis::DeviceReport* leading_device(const analysis::Report& report);

@@ -6,6 +6,9 @@
 #include "report/html.h"
 #include "report/html_device.h"
 #include "report/json.h"
+#include "report/main_finding.h"
+#include "report/need_text.h"
+#include "report/text.h"
 #include "report/words/words.h"
 
 namespace tonnage::report {
@@ -45,6 +48,23 @@ Json to_value(const Finding& finding) {
           {"advice", std::move(advice)}};
 }
 
+// What `run` prints first of it; null for what is not a run.
+Json verdict_of(const Explanation& explanation) {
+  if (explanation.kind != Explanation::Kind::kRecord || !explanation.report) return nullptr;
+  const Report& report = *explanation.report;
+  return {{"name", verdict_name(report.verdict)},
+          {"fits", fits(report.verdict)},
+          {"headline", headline(report)},
+          {"main_finding", main_finding(explanation, "")},
+          {"need", need_lines(report)}};
+}
+
+Json report_of(const Explanation& explanation) {
+  if (!explanation.report) return nullptr;
+  const std::vector<std::string> finding = main_finding(explanation, "");
+  return Json::parse(to_json(*explanation.report, -1, finding.empty() ? "" : finding.front()));
+}
+
 Json to_value(const Explanation& explanation, size_t& lives_budget) {
   Json findings = Json::array(), devices = Json::array(), tables = Json::object();
   for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
@@ -58,16 +78,11 @@ Json to_value(const Explanation& explanation, size_t& lives_budget) {
   }
   Json order = Json::array();
   for (const Category category : kRowOrder) order.push_back(category_name(category));
-  return {{"source", explanation.source},
-          {"summary", summary_of(explanation)},
-          {"findings", std::move(findings)},
-          {"limits", limits_of(explanation)},
-          {"notes", notes_of(explanation)},
-          {"category_order", std::move(order)},
-          {"tables", std::move(tables)},
-          {"charts", std::move(devices)},
-          {"report",
-           explanation.report ? Json::parse(to_json(*explanation.report, -1)) : Json(nullptr)}};
+  return {{"source", explanation.source},       {"summary", summary_of(explanation)},
+          {"findings", std::move(findings)},    {"limits", limits_of(explanation)},
+          {"notes", notes_of(explanation)},     {"category_order", std::move(order)},
+          {"tables", std::move(tables)},        {"charts", std::move(devices)},
+          {"verdict", verdict_of(explanation)}, {"report", report_of(explanation)}};
 }
 
 }  // namespace

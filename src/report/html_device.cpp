@@ -25,6 +25,7 @@ Json series_of(const Timeline& timeline, int device) {
   Json by_category = Json::object();
   for (const Category category : kRowOrder) {
     if (category == Category::kCached || category == Category::kOther ||
+        category == Category::kManaged || category == Category::kLocalMemory ||
         category == Category::kContext)
       continue;
     Json values = Json::array();
@@ -294,7 +295,8 @@ Json others_of(const Timeline& timeline, int device, SiteTable& sites, size_t& b
         [&](const BlockLife& life) {
           const auto kind = list[static_cast<size_t>(&life - lives.blocks.data())]->kind;
           return std::pair(
-              order_of(Category::kOther),
+              order_of(kind == abi::DeviceMemoryKind::kManaged ? Category::kManaged
+                                                               : Category::kOther),
               sites.of(life.alloc_event, life.stack, abi::kNoId, memory_kind_name(kind)));
         },
         budget);

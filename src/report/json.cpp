@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/timeline/failures.h"
+#include "report/headline.h"
 #include "report/need_text.h"
 #include "report/text.h"
 
@@ -115,6 +116,16 @@ Json to_value(const LineCount& line, bool sizes) {
 Json to_value(const DeviceReport& device);
 Json to_value(const ProcessReport& process);
 
+Json to_value(const HostRefusal& refusal) {
+  return {
+      {"limit", refusal.limit},
+      {"request_bytes", refusal.request_bytes > 0 ? Json(refusal.request_bytes) : Json(nullptr)},
+      {"limit_bytes", refusal.limit_bytes > 0 ? Json(refusal.limit_bytes) : Json(nullptr)},
+      {"ended", refusal.ended},
+      {"count", refusal.count},
+      {"moment", refusal.moment ? to_value(*refusal.moment) : Json(nullptr)}};
+}
+
 template <class List>
 Json list(const List& values) {
   Json out = Json::array();
@@ -146,6 +157,7 @@ Json to_value(const DeviceReport& device) {
       {"name", text(device.name)},
       {"total_bytes", optional(device.total_bytes)},
       {"verdict", verdict_name(device.verdict)},
+      {"verdict_text", text(device_verdict_text(device))},
       {"headroom_bytes", optional(device.headroom_bytes)},
       {"uses_pytorch", device.uses_pytorch},
       {"allocations", device.allocations},
@@ -155,6 +167,7 @@ Json to_value(const DeviceReport& device) {
       {"context_bytes_modelled", device.device ? Json(device.context_bytes) : Json(nullptr)},
       {"device_bytes_by_kind", device.device ? Json(device.device_bytes_by_kind) : Json(nullptr)},
       {"largest", list(device.largest)},
+      {"beside_pytorch", list(device.beside_pytorch)},
       {"steps", list(device.steps)},
       {"out_of_memory", list(device.out_of_memory)},
       {"peak_of_steps_bytes", optional(device.peak_of_steps)},
@@ -197,6 +210,8 @@ Json need_of(const Report& report) {
     remedies.push_back({{"text", remedy_text(remedy, report.command)},
                         {"needs_bytes", remedy.needs_bytes},
                         {"enough", remedy.enough},
+                        {"was_run", remedy.was_run},
+                        {"batch", remedy.batch > 0 ? Json(remedy.batch) : Json(nullptr)},
                         {"batch_share", remedy.batch_share}});
   return {{"repeats", report.need.repeats}, {"takes_share", report.need.takes_share},
           {"steps", report.need.steps},     {"devices", std::move(devices)},
@@ -245,6 +260,7 @@ std::string to_json(const Report& report, int indent, const std::string& main_fi
               {"cut", text(cut_reason_name(report.cut))},
               {"end", end_of(report)},
               {"need", need_of(report)},
+              {"host_refusals", list(report.host_refusals)},
               {"events", report.events},
               {"launches", optional(report.launches)},
               {"host_pinned_peak_bytes",

@@ -40,7 +40,9 @@ std::string with_stop(std::string text) {
 std::string advice_of(const Finding& finding, const Report* report) {
   if (report != nullptr && report->verdict == Verdict::kDoesNotFit) {
     for (const record::Remedy& remedy : report->need.remedies) {
-      if (remedy.enough) return "Enough, by estimate: " + remedy_text(remedy, report->command);
+      if (remedy.enough)
+        return (remedy.was_run ? "Enough, it ran: " : "Enough, by estimate: ") +
+               remedy_text(remedy, report->command);
     }
   }
   return finding.advice.empty() ? "" : words_of(finding.advice.front()).text;

@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <optional>
-#include <string_view>
 
+#include "analysis/batch_option.h"
 #include "cards/catalogue.h"
 #include "report/text.h"
 
@@ -25,42 +23,6 @@ const analysis::DeviceReport* device_of(const Report& report, int index) {
   return nullptr;
 }
 
-std::optional<uint64_t> number_in(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-// The batch that the command's options name ("--batch-size 16", "--per_device_train_batch_size=8",
-// "-b 4"), if one and only one does.
-std::optional<uint64_t> batch_of(const std::string& command) {
-  std::vector<std::string_view> words;
-  for (size_t at = 0; at < command.size();) {
-    const size_t end = std::min(command.find(' ', at), command.size());
-    if (end > at) words.push_back(std::string_view(command).substr(at, end - at));
-    at = end + 1;
-  }
-  std::optional<uint64_t> found;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const size_t equals = words[i].find('=');
-    const std::string_view name = words[i].substr(0, equals);
-    const bool long_name = (name.starts_with("-") || equals != std::string_view::npos) &&
-                           name.find("batch") != std::string_view::npos &&
-                           name.find("accum") == std::string_view::npos &&
-                           name.find("eval") == std::string_view::npos;
-    const bool names_batch = long_name || name == "-b";
-    if (!names_batch) continue;
-    const auto number = number_in(equals != words[i].npos ? words[i].substr(equals + 1)
-                                  : i + 1 < words.size()  ? words[i + 1]
-                                                          : std::string_view());
-    if (!number) continue;
-    if (found && *found != *number) return std::nullopt;
-    found = number;
-  }
-  return found;
-}
-
 std::string kind_text(const Remedy& remedy, Remedy::Kind kind, const std::string& command) {
   switch (kind) {
     case Remedy::Kind::kCheckpointing:
@@ -69,7 +31,9 @@ std::string kind_text(const Remedy& remedy, Remedy::Kind kind, const std::string
       return "the logits of the loss in pieces, never all at once";
     case Remedy::Kind::kSmallerBatch: break;
   }
-  const auto batch = batch_of(command);
+  const auto batch = analysis::find_batch(analysis::words_of_command(command));
+  if (batch && remedy.was_run && remedy.batch > 0)
+    return fmt::format("a batch of {} instead of {}", remedy.batch, *batch);
   const auto smaller = static_cast<uint64_t>(
       std::floor(static_cast<double>(batch.value_or(0)) * remedy.batch_share));
   if (batch && smaller > 0) return fmt::format("a batch of {} instead of {}", smaller, *batch);
@@ -110,6 +74,20 @@ std::string need_text(const Report& report) {
   return (report.need.repeats ? "" : "at least ") + format_bytes(need->device_bytes);
 }
 
+std::string how_enough(const Remedy& remedy, uint64_t card_bytes) {
+  const std::string bytes = format_bytes(remedy.needs_bytes);
+  if (remedy.was_run && remedy.enough) {
+    std::string out = fmt::format("enough: it ran, and took {}", bytes);
+    if (remedy.too_large > 0) out += fmt::format("; {} ran out of memory", remedy.too_large);
+    return out;
+  }
+  if (remedy.was_run) return "not enough: it ran, and ran out of memory";
+  if (remedy.enough) return fmt::format("enough: about {}, estimated", bytes);
+  return fmt::format("{}: about {}, estimated",
+                     remedy.needs_bytes <= card_bytes ? "perhaps not enough" : "not enough alone",
+                     bytes);
+}
+
 std::string remedy_text(const Remedy& remedy, const std::string& command) {
   std::string out;
   for (const Remedy::Kind kind : remedy.kinds)
@@ -146,16 +124,8 @@ std::vector<std::string> need_lines(const Report& report) {
   out.push_back(cards.empty() ? "No card of the catalogue has that much."
                               : "Cards that are large enough, smallest first: " + cards + ".");
   for (const Remedy& remedy : report.need.remedies) {
-    std::string text = remedy_text(remedy, report.command);
-    if (remedy.enough) {
-      text += fmt::format(" (enough: about {}, estimated)", format_bytes(remedy.needs_bytes));
-    } else if (remedy.needs_bytes <= card) {
-      text += fmt::format(" (perhaps not enough: about {}, estimated)",
-                          format_bytes(remedy.needs_bytes));
-    } else {
-      text +=
-          fmt::format(" (not enough alone: about {}, estimated)", format_bytes(remedy.needs_bytes));
-    }
+    const std::string text =
+        remedy_text(remedy, report.command) + " (" + how_enough(remedy, card) + ")";
     out.push_back((remedy.enough ? "+ " : "- ") + text);
   }
   return out;

@@ -26,6 +26,9 @@ std::string need_text(const analysis::Report& report);
 // would do, and what each remedy comes to. Empty: nothing is known.
 std::vector<std::string> need_lines(const analysis::Report& report);
 
+// "enough: it ran, and took 11.20 GiB", "not enough alone: about 14.10 GiB, as counted".
+std::string how_enough(const record::Remedy& remedy, uint64_t card_bytes);
+
 // "a batch of at most 42 % of this one (6 instead of 16)": with numbers if the command names its
 // batch.
 std::string remedy_text(const record::Remedy& remedy, const std::string& command);

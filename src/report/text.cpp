@@ -143,21 +143,17 @@ class Writer {
   void write_device_table(const std::vector<const DeviceReport*>& devices) {
     line();
     line(style_.paint("  GPU  " + style_.left("card", 22) + style_.right("allocated", 12) +
-                          style_.right("reserved", 12) + style_.right("device", 12) +
-                          style_.right("to spare", 14),
+                          style_.right("reserved", 12) + style_.right("device", 12) + "  verdict",
                       Color::kDim));
     auto peak = [](const std::optional<Peak>& value) {
       return value ? format_bytes(value->bytes) : std::string();
     };
     for (const DeviceReport* device : devices) {
       const bool full = device->verdict == Verdict::kDoesNotFit;
-      const std::string spare = full                     ? "does not fit"
-                                : device->headroom_bytes ? format_bytes(*device->headroom_bytes)
-                                                         : "";
       line("  " + style_.right(fmt::format("{}", device->index), 3) + "  " +
            style_.left(card(*device), 22) + style_.right(peak(device->allocated), 12) +
            style_.right(peak(device->reserved), 12) + style_.right(peak(device->device), 12) +
-           style_.paint(style_.right(spare, 14), full ? Color::kRed : Color::kNone));
+           style_.paint("  " + device_verdict_text(*device), full ? Color::kRed : Color::kNone));
     }
   }
 
@@ -166,12 +162,9 @@ class Writer {
     std::string head = fmt::format("GPU {}", device.index);
     if (!device.name.empty()) head += "  " + style_.safe(device.name);
     if (device.total_bytes) head += std::string(style_.dot()) + format_bytes(*device.total_bytes);
-    if (report_.devices.size() > 1) {
-      if (analysis::fits(device.verdict) && device.headroom_bytes)
-        head += std::string(style_.dot()) + format_bytes(*device.headroom_bytes) + " to spare";
-      if (device.verdict == Verdict::kDoesNotFit)
-        head += std::string(style_.dot()) + "does not fit";
-    }
+    if (const std::string verdict = device_verdict_text(device);
+        report_.devices.size() > 1 && !verdict.empty())
+      head += std::string(style_.dot()) + verdict;
     line(style_.paint(head, Color::kBold));
     if (device.allocated) write_peak("allocated peak", *device.allocated);
     if (device.reserved) write_peak("reserved peak", *device.reserved);
@@ -183,8 +176,10 @@ class Writer {
                          style_.right(format_bytes(device.context_bytes), kBytesCells),
                          context_is_modelled(*device.device) ? "modelled" : "measured"));
     }
+    write_counts_of_pytorch(device);
     write_out_of_memory(device);
     write_breakdown(device);
+    write_beside_pytorch(device);
     if (const std::string chart = draw_chart(device, style_); !chart.empty()) {
       title("  Over time");
       out_ += chart;
@@ -201,6 +196,19 @@ class Writer {
     line("  " + style_.left(name, kNameCells - 4) + "  " +
          style_.paint(style_.right(format_bytes(peak.bytes), kBytesCells), Color::kBold) + "  " +
          style_.fit(text, style_.width() - kNameCells - kBytesCells - 2));
+  }
+
+  // Of an allocator that does not tell of its tensors (cudaMallocAsync).
+  void write_counts_of_pytorch(const DeviceReport& device) {
+    if (device.uses_pytorch) return;
+    uint64_t allocated = 0, reserved = 0;
+    for (const analysis::CounterCheck& check : device.counters) {
+      if (check.name == "allocated_bytes.all.peak") allocated += check.theirs;
+      if (check.name == "reserved_bytes.all.peak") reserved += check.theirs;
+    }
+    if (reserved > 0)
+      line(fmt::format("  PyTorch itself counted {} allocated and {} reserved at most",
+                       format_bytes(allocated), format_bytes(reserved)));
   }
 
   void write_out_of_memory(const DeviceReport& device) {
@@ -339,24 +347,39 @@ class Writer {
     if (device.largest.empty()) return;
     title(device.uses_pytorch ? "  Largest tensors at the allocated peak"
                               : "  Largest allocations at the device peak");
-    for (const analysis::LiveGroup& group : device.largest) {
-      const std::string size =
-          group.count > 1
-              ? fmt::format("{} {} {}", group.count, style_.times(), format_bytes(group.size_bytes))
-              : format_bytes(group.size_bytes);
-      std::string kind = group.kind.empty() || device.uses_pytorch ? category_title(group.category)
-                                                                   : style_.safe(group.kind);
-      std::string where = style_.site(group.site);
-      if (!group.name.empty()) {  // a long name takes no line's place
-        const analysis::Site& site = group.site;
-        where = style_.place(site.user_line.known() ? site.user_line : site.line, false);
-        where += (where.empty() ? "" : "  ") + style_.safe(group.name);
-        if (!site.op.empty()) where.append(style_.dot()).append(style_.safe(site.op));
-      }
-      line("    " + style_.right(size, 17) + "  " +
-           style_.paint(style_.left(kind, 15), category_color(group.category)) + "  " +
-           style_.fit(where, style_.width() - 4 - 17 - 2 - 15 - 2));
+    for (const analysis::LiveGroup& group : device.largest)
+      write_group(group, group.kind.empty() || device.uses_pytorch ? category_title(group.category)
+                                                                   : style_.safe(group.kind));
+  }
+
+  void write_group(const analysis::LiveGroup& group, const std::string& kind) {
+    const std::string size = group.count > 1 ? fmt::format("{} {} {}", group.count, style_.times(),
+                                                           format_bytes(group.size_bytes))
+                                             : format_bytes(group.size_bytes);
+    std::string where = style_.site(group.site);
+    if (!group.name.empty()) {  // a long name takes no line's place
+      const analysis::Site& site = group.site;
+      where = style_.place(site.user_line.known() ? site.user_line : site.line, false);
+      where += (where.empty() ? "" : "  ") + style_.safe(group.name);
+      if (!site.op.empty()) where.append(style_.dot()).append(style_.safe(site.op));
     }
+    line("    " + style_.right(size, 17) + "  " +
+         style_.paint(style_.left(kind, 15), category_color(group.category)) + "  " +
+         style_.fit(where, style_.width() - 4 - 17 - 2 - 15 - 2));
+  }
+
+  // Whose the rows are that no tensor explains.
+  void write_beside_pytorch(const DeviceReport& device) {
+    std::vector<const analysis::LiveGroup*> shown;
+    for (const analysis::LiveGroup& group : device.beside_pytorch) {
+      // Without PyTorch the list of allocations has the managed ones.
+      if (device.uses_pytorch || group.category == analysis::Category::kLocalMemory)
+        shown.push_back(&group);
+    }
+    if (shown.empty()) return;
+    title("  Local memory of kernels, and managed memory, at the device peak");
+    for (const analysis::LiveGroup* group : shown)
+      write_group(*group, category_title(group->category));
   }
 
   void write_steps(const DeviceReport& device) {

@@ -1,3 +1,5 @@
+#include "abi/driver_memory.h"
+#include "analysis/beside_pytorch.h"
 #include "analysis/timeline/timeline.h"
 
 #include <gtest/gtest.h>
@@ -187,6 +189,75 @@ TEST(Timeline, SeveralProcessesShareADevice) {
             4 * kMiB);  // the block is not split: its rest is 1 MiB
   EXPECT_EQ(sum_of_rows(breakdown_at(timeline, 0, ended)), 2 * kMiB);
   EXPECT_EQ(sum_of_rows(breakdown_at(timeline, 0, both)), 106 * kMiB);
+}
+
+TEST(Timeline, AContextThatEndsGivesItsMemoryBack) {
+  RecordBuilder builder;
+  builder.add(EventKind::kContext, 0, 100 * kMiB);
+  builder.add(EventKind::kModuleLoad, 0, 2 * kMiB);
+  builder.add(EventKind::kContextEnd, 0, 102 * kMiB);
+  const uint32_t ended = builder.last();
+  builder.add(EventKind::kContext, 0, 100 * kMiB);
+  builder.add(EventKind::kContextEnd, 0, UINT64_MAX);  // of a damaged record
+  const Timeline timeline(builder.record);
+  EXPECT_EQ(timeline.devices().at(0).at(ended)->device_bytes, 0u);
+  EXPECT_EQ(timeline.context_bytes(0, ended), 0u);
+  const DeviceTimeline& device = timeline.devices().at(0);
+  EXPECT_EQ(device.samples[device.device_peak].device_bytes, 102 * kMiB);
+  EXPECT_EQ(device.samples.back().device_bytes, 0u);
+}
+
+TEST(Timeline, LocalAndManagedMemoryHaveTheirRows) {
+  RecordBuilder builder;
+  const auto local = static_cast<uint64_t>(abi::DriverMemory::kLocalMemory);
+  builder.add(EventKind::kContext, 0, 100 * kMiB);
+  builder.add(EventKind::kModuleLoad, 0, 2 * kMiB, 0, "small");
+  builder.from(builder.stack({{"train.py", 7, "main"}}));
+  builder.add(EventKind::kModuleLoad, 0, 30 * kMiB, local, "small");
+  builder.add(EventKind::kModuleLoad, 0, 50 * kMiB, local, "large");
+  builder.from(builder.stack({{"train.py", 9, "main"}}));
+  builder.add(EventKind::kDeviceAlloc, kBase, 8 * kMiB,
+              static_cast<uint64_t>(DeviceMemoryKind::kManaged));
+  builder.add(EventKind::kDeviceAlloc, kBase + 64 * kMiB, 4 * kMiB,
+              static_cast<uint64_t>(DeviceMemoryKind::kPlain));
+  const uint32_t all = builder.last();
+  builder.add(EventKind::kContextEnd, 0, 182 * kMiB);
+  const uint32_t ended = builder.last();
+  const Timeline timeline(builder.record);
+  const Breakdown breakdown = breakdown_at(timeline, 0, all);
+  EXPECT_EQ(row(breakdown, Category::kLocalMemory), 80 * kMiB);
+  EXPECT_EQ(row(breakdown, Category::kContext), 102 * kMiB);
+  EXPECT_EQ(row(breakdown, Category::kManaged), 8 * kMiB);
+  EXPECT_EQ(row(breakdown, Category::kOther), 4 * kMiB);
+  EXPECT_EQ(sum_of_rows(breakdown), breakdown.total_bytes);
+  EXPECT_EQ(row(breakdown_at(timeline, 0, ended), Category::kLocalMemory), 0u);
+  const auto groups = largest_beside_pytorch(timeline, 0, all, 10);
+  ASSERT_EQ(groups.size(), 3u);
+  EXPECT_EQ(groups[0].name, "large");
+  EXPECT_EQ(groups[0].site.line.line, 7u);
+  EXPECT_EQ(groups[1].name, "small");
+  EXPECT_EQ(groups[2].category, Category::kManaged);
+  EXPECT_EQ(groups[2].site.line.line, 9u);
+}
+
+// What a process gave back just before it was killed is not in its record.
+TEST(Timeline, NeverMoreThanTheAccountSaw) {
+  RecordBuilder builder;
+  builder.record.processes.push_back({101, "python other.py", false});
+  builder.record.end.device_peak_bytes = {900 * kMiB};
+  builder.add(EventKind::kDeviceAlloc, kBase, 800 * kMiB);
+  builder.process(1);
+  builder.add(EventKind::kDeviceAlloc, kBase, 700 * kMiB);
+  builder.add(EventKind::kDeviceAlloc, kBase + 700 * kMiB, 100 * kMiB);
+  builder.process(0);
+  builder.add(EventKind::kProcessEnd);
+  builder.process(1);
+  builder.add(EventKind::kDeviceAlloc, kBase + 800 * kMiB, 50 * kMiB);
+  const Timeline timeline(builder.record);
+  const DeviceTimeline& device = timeline.devices().at(0);
+  EXPECT_EQ(device.samples[device.device_peak].device_bytes, 850 * kMiB);
+  EXPECT_EQ(sum_of_rows(breakdown_at(timeline, 0, device.samples[device.device_peak].event)),
+            850 * kMiB);
 }
 
 TEST(Timeline, IpcMappingsAndHostMemoryTakeNoDeviceMemory) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "analysis/analysis_builder.h"
 #include "analysis/timeline/categories.h"
 
@@ -74,6 +76,34 @@ TEST(TrueNeed, WhatARemedyLeavesIsCounted) {
   EXPECT_GT(batch.batch_share, 0.3);
   EXPECT_LT(batch.batch_share, 0.9);
   EXPECT_LE(batch.needs_bytes, 300 * kMiB);
+}
+
+// The optimizer's temporaries are as large with any batch, and more than a small one's activations.
+TEST(TrueNeed, WhatTheOptimizerNeedsStaysWithASmallerBatch) {
+  auto b = training(0);
+  for (int step = 1; step <= 3; ++step) {
+    b.in(Phase::kForward).from(b.stack({{"train.py", 9, "main"}}));
+    if (step == 1) b.segment(kBase + 1024 * kMiB, 400 * kMiB);
+    b.alloc(kBase + 1024 * kMiB, 400 * kMiB);
+    b.release(kBase + 1024 * kMiB, 400 * kMiB);
+    b.in(Phase::kOptimizer).from(b.stack({{"/site-packages/torch/optim/adamw.py", 3, "step"}}));
+    b.alloc(kBase + 1024 * kMiB, 150 * kMiB);
+    b.release(kBase + 1024 * kMiB, 150 * kMiB);
+    b.add(EventKind::kStep, 0, 0, static_cast<uint64_t>(step));
+  }
+  const auto smaller_batch = [&](uint64_t card) -> std::optional<record::Remedy> {
+    for (const record::Remedy& remedy : need_of(b, card).remedies) {
+      if (remedy.kinds == std::vector{record::Remedy::Kind::kSmallerBatch}) return remedy;
+    }
+    return std::nullopt;
+  };
+  // 64 of context, 100 that stays, 150 of the optimizer's: no batch fits into less.
+  EXPECT_FALSE(smaller_batch(300 * kMiB).has_value());
+  const auto fits = smaller_batch(500 * kMiB);
+  ASSERT_TRUE(fits.has_value());
+  EXPECT_TRUE(fits->enough);
+  EXPECT_GT(fits->batch_share, 0.5);
+  EXPECT_LT(fits->batch_share, 0.85);
 }
 
 TEST(TrueNeed, WhereTheRestAloneIsTooLargeNoBatchHelps) {

@@ -194,6 +194,63 @@ TEST(Refusals, TheDriverNamesWhoAsked) {
   }
 }
 
+// PyTorch tells the host's refusal as one of the card's.
+TEST(Refusals, ALimitOfTheHostsIsNotTheCards) {
+  auto b = program();
+  b.add(EventKind::kHostRefusal, 0, 900 * kMiB, 2000 * kMiB, "address_space");
+  b.add(EventKind::kSegmentFree, kBase + 512 * kMiB, 2 * kMiB);
+  b.add(EventKind::kHostRefusal, 0, 900 * kMiB, 2000 * kMiB, "address_space");
+  b.add(EventKind::kOom, 0, 900 * kMiB, 700 * kMiB);
+  record::CommandEnd end = ended(1);
+  end.errors.push_back(error_of("torch.OutOfMemoryError", true));
+  const Report report = report_of(b, end);
+  EXPECT_EQ(report.verdict, Verdict::kFailed);
+  EXPECT_EQ(report.devices[0].verdict, Verdict::kFailed);
+  EXPECT_TRUE(report.devices[0].out_of_memory.empty());
+  ASSERT_EQ(report.host_refusals.size(), 1u);
+  const HostRefusal& refusal = report.host_refusals[0];
+  EXPECT_EQ(refusal.limit, "address_space");
+  EXPECT_EQ(refusal.limit_bytes, 2000 * kMiB);
+  EXPECT_EQ(refusal.request_bytes, 900 * kMiB);
+  EXPECT_EQ(refusal.count, 2u);
+  EXPECT_TRUE(refusal.ended);
+  EXPECT_EQ(refusal.moment->site.user_line.line, 5u);
+}
+
+TEST(Refusals, OneOfTheHostsThatWasGotOverChangesNothing) {
+  auto b = program();
+  b.add(EventKind::kHostRefusal, 0, 900 * kMiB, 0, "pinned_memory");
+  b.alloc(kBase + 100 * kMiB, 4 * kMiB);
+  const Report fine = report_of(b, ended(0));
+  EXPECT_EQ(fine.verdict, Verdict::kFits);
+  EXPECT_FALSE(fine.host_refusals.at(0).ended);
+  // Later the card refuses: that is the card's.
+  refuse_pytorch(b);
+  record::CommandEnd end = ended(1);
+  end.errors.push_back(error_of("torch.OutOfMemoryError", true));
+  EXPECT_EQ(report_of(b, end).verdict, Verdict::kDoesNotFit);
+}
+
+TEST(Verdict, AGroupsLimitThatKilledItIsNamed) {
+  auto b = program();
+  record::CommandEnd end = ended(128 + SIGKILL, SIGKILL);
+  EXPECT_EQ(report_of(b, end).verdict, Verdict::kCut);
+  end.host_limit = {"cgroup_memory", 4096 * kMiB};
+  const Report report = report_of(b, end);
+  EXPECT_EQ(report.verdict, Verdict::kFailed);
+  ASSERT_EQ(report.host_refusals.size(), 1u);
+  EXPECT_EQ(report.host_refusals[0].limit, "cgroup_memory");
+}
+
+TEST(Verdict, AProcessOfWhichNothingIsInTheRecordIsLost) {
+  auto b = program();
+  record::CommandEnd end = ended(0);
+  end.drivers_loaded = 1;
+  EXPECT_EQ(report_of(b, end).verdict, Verdict::kFits);
+  end.drivers_loaded = 2;
+  EXPECT_EQ(report_of(b, end).cut, CutReason::kLostParts);
+}
+
 TEST(Refusals, CaughtAndWentOn) {
   auto b = program();
   refuse_pytorch(b);

@@ -15,15 +15,15 @@ PROCESSES = BUILD / "tests/processes"
 GPU = "rtx-3060"  # 11.65 GiB
 
 
-def start(*command, options=(), env=None, **kwargs):
-    return subprocess.Popen([str(TONNAGE), "run", "--gpu", GPU, *map(str, options), "--", *map(str, command)],
+def start(*command, options=(), env=None, gpu=GPU, **kwargs):
+    return subprocess.Popen([str(TONNAGE), "run", "--gpu", gpu, *map(str, options), "--", *map(str, command)],
                             env=env or clean_environment(), stdin=subprocess.DEVNULL, text=True, errors="replace", **kwargs)
 
 
-def finish(*command, options=(), env=None, timeout=120, **kwargs):
+def finish(*command, timeout=120, **kwargs):
     kwargs.setdefault("stdout", subprocess.PIPE)
     kwargs.setdefault("stderr", subprocess.PIPE)
-    process = start(*command, options=options, env=env, **kwargs)
+    process = start(*command, **kwargs)
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
@@ -63,11 +63,48 @@ def test_kills_within_allocations_leave_an_exact_account(tmp_path):
     assert in_use < 600 << 20 and context > 0
 
 
-@pytest.mark.xfail(reason="the record has no event of a killed process's end, so the report adds up what they held one after another")
 def test_the_report_of_killed_processes_stays_within_the_card(tmp_path):
     _, report = report_of(tmp_path, PROCESSES / "kill_within_allocations", 20, timeout=300)
     device = report["devices"][0]
     assert device["peak_device"]["bytes"] <= device["total_bytes"]
+
+
+def holders(*each):
+    return "; ".join(f"{PROCESSES}/hold {one}" for one in each)
+
+
+@pytest.mark.parametrize("way", [0, 1, 2])
+def test_what_the_dead_held_ends_in_the_report(tmp_path, way):
+    (code, _, _), report = report_of(tmp_path, PROCESSES / "dies_holding", way)
+    assert code == 0
+    assert report["verdict"] == "fits"
+    assert 8 << 30 < report["devices"][0]["peak_device"]["bytes"] < 9 << 30
+
+
+@pytest.mark.parametrize("script, most", [
+    (holders("8 0 9", "8 0 9", "8 0"), 9),  # twice in a row
+    (f"{PROCESSES}/hold 1 8 & sleep 1; {holders('8 0 9', '9 0 _exit', '7 0')}; wait", 11),  # while another lives
+    (f"{PROCESSES}/hold 5 1 9 & {PROCESSES}/hold 5 2 9 & sleep 4; {holders('10 0')}; wait", 11),  # two at once
+])
+def test_processes_killed_one_after_another_fit_as_each_of_them_did(tmp_path, script, most):
+    (code, out, _), report = report_of(tmp_path, "sh", "-c", script)
+    assert code == 0 and "refused" not in out, out
+    device = report["devices"][0]
+    assert report["verdict"] == "fits", report["headline"]
+    assert device["peak_device"]["bytes"] < most << 30
+    assert sum(row["bytes"] for row in device["peak_device"]["breakdown"]["rows"]) == device["peak_device"]["bytes"]
+
+
+def test_killed_ranks_on_two_cards(tmp_path):
+    script = "; ".join(f"for device in 0 1; do CUDA_VISIBLE_DEVICES=$device {PROCESSES}/hold {size} 1 9 & done; wait"
+                       for size in (8, 7))
+    file = tmp_path / "report.json"
+    code, out, _ = finish("sh", "-c", script, gpu="rtx-3060x2", options=["-q", "--json", "--output", file])
+    assert out.count("served") == 4
+    report = json.loads(file.read_text())
+    assert [d["index"] for d in report["devices"]] == [0, 1]
+    for device in report["devices"]:
+        assert 8 << 30 < device["peak_device"]["bytes"] < 9 << 30
 
 
 def test_two_namespaces_share_one_card():
@@ -96,7 +133,13 @@ def test_a_context_that_does_not_fit_is_in_the_report(tmp_path):
     assert code == 2 and "no context: 2" in out
     report = json.loads(file.read_text())
     assert report["devices"][0]["out_of_memory"], "the refusal is missing"
-
+    assert report["verdict"] == "does_not_fit"
+    # A program that does not look at what it was answered, and exits with 0.
+    code, out, err = finish("sh", "-c", f"{PROCESSES}/hold 1 0; true",
+                            options=["--memory", "200MiB", "-q", "--json", "--force", "--output", file])
+    report = json.loads(file.read_text())
+    assert code == 0 and report["verdict"] == "does_not_fit"
+    assert "the driver, for a context, asked for" in report["headline"]
 
 # --- How the command ends ---
 
@@ -152,7 +195,6 @@ def test_the_folder_of_a_killed_run_goes_with_the_next(tmp_path):
     assert finish("true", options=["-q"], env=env)[0] == 0
     assert not list(tmp_path.iterdir())
 
-
 # --- Records that cannot be written ---
 
 def no_verdict(report):
@@ -204,7 +246,6 @@ def test_ranks_exchange_values_though_the_disk_is_full(small_folder, tmp_path):
     assert (done.stdout.count("value"), done.stdout.count("3")) == (2, 2), done.stdout  # two ranks write at once
     assert time.monotonic() - began < 200
 
-
 # --- Files ---
 
 def test_a_record_is_not_written_through_a_link(tmp_path):
@@ -234,4 +275,84 @@ def test_a_limit_on_address_space_is_not_the_cards(tmp_path):
                           env=clean_environment(), capture_output=True, text=True, errors="replace")
     if done.returncode == 0:
         pytest.skip("the limit leaves room here")
-    assert "limit on address space (ulimit -v)" in " ".join(done.stderr.split())
+    text = " ".join(done.stderr.split())
+    assert "limit on address space (ulimit -v)" in text
+    assert "The command failed (exit code 1)" in text and "the card is not the reason" in text
+    assert "Does not fit" not in text
+
+
+def test_pinned_memory_that_the_host_does_not_have(tmp_path):
+    (code, _, _), report = report_of(tmp_path, PROCESSES / "host_memory", 1 << 20)
+    assert code == 2
+    assert report["verdict"] == "failed"
+    assert "of pinned memory; the card is not the reason" in report["headline"]
+    refusal, = report["host_refusals"]
+    assert (refusal["limit"], refusal["request_bytes"], refusal["ended"]) == ("pinned_memory", 1 << 50, True)
+    assert 0 < refusal["limit_bytes"] < 1 << 50
+    (code, _, _), report = report_of(tmp_path, PROCESSES / "host_memory", 1 << 20, "caught")
+    assert code == 0 and report["verdict"] == "fits"
+    assert "of pinned memory, and the command went on" in report["headline"]
+
+
+# --- Devices ---
+
+@pytest.mark.parametrize("first, second", [("0", "1"), ("1", "0"), ("0,1", "1,0"), ("{0}", "{1}"), ("{1},{0}", "{0},{1}"),
+                                           ("{0}", "1")])
+def test_processes_that_see_different_devices(tmp_path, first, second):
+    code, out, _ = finish(PROCESSES / "device_uuids", gpu="rtx-3060x2", options=["-q"])
+    uuids = out.split()
+    assert code == 0 and len(uuids) == 2
+    first, second = first.format(*uuids), second.format(*uuids)
+    script = (f"CUDA_VISIBLE_DEVICES={first} {PROCESSES}/hold 3 1 & CUDA_VISIBLE_DEVICES={second} {PROCESSES}/hold 6 1; wait")
+    file = tmp_path / "report.json"
+    finish("sh", "-c", script, gpu="rtx-3060x2", options=["-q", "--json", "--output", file])
+    peaks = {device["index"]: device["peak_device"]["bytes"] >> 30 for device in json.loads(file.read_text())["devices"]}
+    assert peaks == ({1: 3, 0: 6} if first in ("1", f"{uuids[1]},{uuids[0]}") else {0: 3, 1: 6})
+
+
+# --- Rows ---
+
+def rows_of(device):
+    return {row["category"]: row["bytes"] for row in device["peak_device"]["breakdown"]["rows"]}
+
+
+def test_local_memory_of_kernels_has_its_row(tmp_path):
+    record = tmp_path / "r.tonnage"
+    code, out, err = finish(PROCESSES / "local_memory", options=["--record", record])
+    assert code == 0 and out == "small_stack: 0\nlarge_stack: 0\n"
+    assert "local memory" in err and "large_stack" in err
+    report = json.loads(subprocess.run([TONNAGE, "report", "--json", record], capture_output=True, env=clean_environment()).stdout)
+    device = report["devices"][0]
+    groups = {group["name"]: group["size_bytes"] for group in device["beside_pytorch"]}
+    assert set(groups) == {"small_stack", "large_stack"}
+    assert rows_of(device)["local_memory"] == sum(groups.values()) > 1 << 30
+    assert sum(rows_of(device).values()) == device["peak_device"]["bytes"]
+
+
+def test_managed_memory_has_its_row_and_its_line(tmp_path):
+    program = Path(__file__).parent / "programs/managed_by_line.py"
+    (code, _, err), report = report_of(tmp_path, PYTHON, program)
+    assert code == 0, err
+    device = report["devices"][0]
+    assert rows_of(device)["managed"] == 96 << 20
+    group, = device["beside_pytorch"]
+    assert (group["category"], group["size_bytes"]) == ("managed", 96 << 20)
+    assert group["site"]["line"]["line"] == 10
+
+
+# --- Records of later processes ---
+
+def test_a_second_process_whose_record_fails_at_once_is_said(tmp_path):
+    """The first process has written its record; the second may not write at all."""
+    script = f"{PROCESSES}/hold 1 0; ulimit -f 0; {PROCESSES}/hold 8 3"
+    record = tmp_path / "r.tonnage"
+    errors = tmp_path / "errors"
+    with errors.open("w") as stderr:
+        process = start("sh", "-c", script, options=["-q", "--record", record], stdout=subprocess.DEVNULL, stderr=stderr)
+    while process.poll() is None and "cannot be written" not in errors.read_text():
+        time.sleep(0.1)
+    assert process.poll() is None, "it is said while the process still runs"
+    assert process.wait(60) == 0
+    report = json.loads(subprocess.run([TONNAGE, "report", "--json", record], capture_output=True, env=clean_environment()).stdout)
+    assert report["verdict"] == "cut"
+    assert report["cut"] == "lost_parts"

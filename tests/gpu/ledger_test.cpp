@@ -16,6 +16,7 @@ struct Machine {
   std::unique_ptr<abi::Session> session{new abi::Session{}};
   std::set<int> living;  // slots
   int locked = 0;
+  std::vector<uint64_t> gone;  // who was found dead
   Machine() {
     session->device_count = 2;
     session->devices[0].total_bytes = session->devices[1].total_bytes = kCard;
@@ -35,6 +36,10 @@ class TestProcess : public ProcessWatch {
   bool slot_lives(int slot, int32_t) override { return machine_.living.contains(slot); }
   void lock() override { EXPECT_EQ(1, ++machine_.locked); }
   void unlock() override { EXPECT_EQ(0, --machine_.locked); }
+  void tell_gone(uint64_t identity) override {
+    EXPECT_EQ(1, machine_.locked);  // before anybody else can have the memory
+    machine_.gone.push_back(identity);
+  }
   void die() { machine_.living.erase(slot_); }
   int slot() const { return slot_; }
 
@@ -74,13 +79,35 @@ TEST(Ledger, TheDeadGiveBackAtOnce) {
   EXPECT_EQ(0u, c.ledger.used_by_this_process(0));
 }
 
+TEST(Ledger, WhoFindsTheDeadSaysSo) {
+  Machine machine;
+  TestProcess a(machine, 10), b(machine, 11), c(machine, 12);
+  EXPECT_TRUE(a.ledger.charge(0, 300));
+  EXPECT_TRUE(b.ledger.charge(0, 300));
+  const uint64_t dead[] = {a.ledger.identity(), b.ledger.identity()};
+  a.die();
+  b.die();
+  EXPECT_TRUE(machine.gone.empty());
+  EXPECT_TRUE(c.ledger.charge(0, 900));
+  EXPECT_EQ((std::vector<uint64_t>{dead[0], dead[1]}), machine.gone);
+  EXPECT_EQ(100u, c.ledger.free(0));
+  EXPECT_EQ(2u, machine.gone.size());  // once
+  c.die();
+  TestProcess d(machine, 13);  // in the first slot, which is nobody's any more
+  EXPECT_NE(dead[0], d.ledger.identity());
+  EXPECT_EQ(kCard, d.ledger.free(0));
+  EXPECT_EQ(3u, machine.gone.size());
+}
+
 TEST(Ledger, AProcessThatCallsExecStartsAnew) {
   Machine machine;
   TestProcess a(machine, 10);
   EXPECT_TRUE(a.ledger.charge(0, 900));
+  const uint64_t before = a.ledger.identity();
   a.die();  // the kernel drops its locks at exec
   TestProcess again(machine, 10);
   EXPECT_EQ(a.slot(), again.slot());
+  EXPECT_EQ((std::vector<uint64_t>{before}), machine.gone);
   EXPECT_EQ(0u, again.ledger.used(0));
 }
 

@@ -120,6 +120,35 @@ TEST(RecordReader, FactsOfAProcessAreKept) {
   EXPECT_EQ(record.info.count("odd"), 0u);
 }
 
+TEST(RecordReader, TheDeadEndWhereTheyWereFound) {
+  TempRecord file;
+  const auto say = [](Writer& writer, abi::EventKind kind, uint64_t value, uint64_t time_ns) {
+    abi::MemoryEvent e;
+    e.kind = kind;
+    e.value = value;
+    e.time_ns = time_ns;
+    writer.emit(e);
+  };
+  Writer dead, other;
+  ASSERT_TRUE(dead.open(file.path().c_str(), 0));
+  ASSERT_TRUE(other.open(file.path().c_str(), 0));
+  say(dead, abi::EventKind::kSlot, 0x10001, 100);
+  dead.emit(record::alloc_event(512, 64, 200));
+  dead.flush();
+  say(other, abi::EventKind::kSlot, 0x10002, 150);
+  say(other, abi::EventKind::kSlotGone, 0x10001, 300);
+  say(other, abi::EventKind::kSlotGone, 0x10002, 310);  // itself: makes no sense
+  say(other, abi::EventKind::kSlotGone, 0x90001, 320);  // nobody that is in the record
+  other.flush();
+  const Record record = file.read();
+  std::vector<std::pair<uint32_t, uint64_t>> ends;
+  for (const abi::MemoryEvent& event : record.events) {
+    if (event.kind == abi::EventKind::kProcessEnd) ends.emplace_back(event.process, event.time_ns);
+  }
+  EXPECT_EQ(ends, (std::vector<std::pair<uint32_t, uint64_t>>{{0, 300}}));
+  EXPECT_FALSE(record.processes[0].ended);  // it did not say so itself
+}
+
 TEST(RecordReader, CutOffAtEveryLengthGivesTheWholeChunksBeforeIt) {
   const Sample s = sample();
   for (size_t n = 0; n <= s.bytes.size(); ++n) {

@@ -25,7 +25,7 @@ constexpr uint64_t kUnusedBytes = 256 << 20;
 std::vector<Refusal> failures_of(const Timeline& timeline, std::vector<OomAttempts>& overcome) {
   std::vector<Refusal> out;
   for (Refusal& refusal : find_refusals(timeline.record(), timeline.stacks(), timeline.steps())) {
-    if (refusal.fate == Fate::kRetried) continue;
+    if (refusal.fate == Fate::kRetried || refusal.by_host) continue;
     if (refusal.fate == Fate::kOtherWay) {
       overcome.push_back(refusal.events);
     } else {

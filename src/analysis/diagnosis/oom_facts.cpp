@@ -144,8 +144,10 @@ OomFacts collect_oom_facts(const Timeline& timeline, uint32_t index,
       found != timeline.devices().end() && found->second.has_device) {
     const Breakdown breakdown = breakdown_at(timeline, event.device, index);
     for (const BreakdownRow& row : breakdown.rows) {
-      if (row.category == Category::kOther) facts.device_other_bytes = row.bytes;
-      if (row.category == Category::kContext) facts.context_bytes = row.bytes;
+      if (row.category == Category::kOther || row.category == Category::kManaged)
+        facts.device_other_bytes = facts.device_other_bytes.value_or(0) + row.bytes;
+      if (row.category == Category::kContext || row.category == Category::kLocalMemory)
+        facts.context_bytes = facts.context_bytes.value_or(0) + row.bytes;
     }
   }
   facts.phase = failure.moment.phase;

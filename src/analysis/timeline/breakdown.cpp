@@ -6,10 +6,26 @@ namespace tonnage::analysis {
 namespace {
 
 // On a real card (`tonnage run --real`) the driver's own memory is measured.
-// On a real card (`tonnage run --real`) the driver's own memory is measured.
 bool has_measured_context(const record::Record& record) {
   const auto at = record.info.find("pass_through");
   return at != record.info.end() && at->second == "true";
+}
+
+uint64_t local_memory_at(const Timeline& timeline, int device, uint64_t event) {
+  uint64_t bytes = 0;
+  for (const LocalMemory& local : timeline.local_memory()) {
+    if (local.device == device && local.live_at(event)) bytes += local.size_bytes;
+  }
+  return bytes;
+}
+
+uint64_t managed_at(const Timeline& timeline, int device, uint64_t event) {
+  uint64_t bytes = 0;
+  for (const DeviceAllocation& a : timeline.device_allocations()) {
+    if (a.device == device && a.kind == abi::DeviceMemoryKind::kManaged && a.live_at(event))
+      bytes += a.size_bytes;
+  }
+  return bytes;
 }
 
 // The sample that stands for a share: where allocated is largest (device memory if PyTorch's
@@ -73,10 +89,13 @@ Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event) {
   if (samples.has_device) {
     const uint64_t context = timeline.context_bytes(device, event);
     const uint64_t held = sample->device_bytes - std::min(context, sample->device_bytes);
-    row(Category::kContext).bytes = context;
-    row(Category::kContext).modelled = !has_measured_context(timeline.record());
+    row(Category::kLocalMemory).bytes = std::min(local_memory_at(timeline, device, event), context);
+    row(Category::kContext).bytes = context - row(Category::kLocalMemory).bytes;
+    for (const Category category : {Category::kContext, Category::kLocalMemory})
+      row(category).modelled = !has_measured_context(timeline.record());
     if (held >= total) {
-      row(Category::kOther).bytes = held - total;
+      row(Category::kManaged).bytes = std::min(managed_at(timeline, device, event), held - total);
+      row(Category::kOther).bytes = held - total - row(Category::kManaged).bytes;
     } else {
       // Between the driver's free and PyTorch's own event of it: the segment is gone, and it held
       // cached memory only.

@@ -4,11 +4,13 @@
 //   live allocations by category (requested bytes)       parameters … unknown
 // + rounding   = allocated - requested                   = allocated
 // + cached     = reserved - allocated                    = reserved
-// + other      = device allocations - reserved           (not PyTorch's)
+// + managed    = managed memory that is on the card
+// + other      = other device allocations - reserved     (not PyTorch's)
+// + local      = local memory of kernels (modelled)
 // + context    = contexts and machine code (modelled)    = device total
 //
-// Without the driver's events (a PyTorch snapshot) the total is reserved, and the last two rows are
-// missing.
+// Without the driver's events (a PyTorch snapshot) the total is reserved, and the last four rows
+// are missing.
 #pragma once
 
 #include <array>

@@ -62,6 +62,7 @@ struct Refusal {
   Fate fate = Fate::kGotOver;
   uint32_t process = 0;
   int device = 0;
+  bool by_host = false;  // a limit of the host's was the reason (HostRefusals)
 };
 
 // All refusals of a record, in order of their first events: PyTorch's errors, those of other
@@ -69,5 +70,14 @@ struct Refusal {
 // Its fate follows from what the process did next and from how the command ended.
 std::vector<Refusal> find_refusals(const record::Record& record, const Stacks& stacks,
                                    const std::vector<Step>& steps);
+
+// Requests in one place that a limit of the host's refused (kHostRefusal).
+struct HostRefusals {
+  uint32_t first = 0, last = 0, count = 1;  // events
+  bool ended = false;                       // the command ended by it
+};
+// In order of the events; `refusals` are those of find_refusals.
+std::vector<HostRefusals> find_host_refusals(const record::Record& record,
+                                             const std::vector<Refusal>& refusals);
 
 }  // namespace tonnage::analysis

@@ -27,6 +27,7 @@ constexpr std::pair<Asker, const char*> kAskerNames[] = {
 
 // How far a refusal's answer is looked for: no record makes this slow.
 constexpr size_t kMostEventsAhead = 200'000;
+constexpr size_t kMostEventsBack = 10'000;
 constexpr int kMostTries = 4;  // of one request of PyTorch's
 
 // What PyTorch's allocator does between a refusal and its next try: it gives back what it caches.
@@ -208,6 +209,22 @@ class Finder {
 
   // --- What became of it -------------------------------------------------------------------------
 
+  // PyTorch and libraries tell a refusal of the host's as one of the card's: between the two, the
+  // thread gave back at most.
+  bool is_by_host(const Refusal& refusal) const {
+    const MemoryEvent& told = event(refusal.events.last);
+    size_t looked = 0;
+    for (size_t i = refusal.events.last; i-- > 0 && looked < kMostEventsBack;) {
+      const MemoryEvent& e = record_.events[i];
+      if (e.process != told.process || e.thread != told.thread) continue;
+      ++looked;
+      if (e.kind == EventKind::kHostRefusal) return true;
+      if (takes_memory(e.kind) || e.kind == EventKind::kStep || e.kind == EventKind::kOom)
+        return false;
+    }
+    return false;
+  }
+
   static bool is_standing(const Refusal& refusal) {
     return refusal.fate == Fate::kGotOver || refusal.fate == Fate::kEnded;
   }
@@ -215,6 +232,7 @@ class Finder {
   void settle() {
     std::map<uint32_t, Refusal*> last;  // by process
     for (Refusal& refusal : out_) {
+      refusal.by_host = is_by_host(refusal);
       if (is_standing(refusal)) last[refusal.process] = &refusal;
     }
     bool any = false;
@@ -238,15 +256,16 @@ class Finder {
   bool ended_by(const Refusal& refusal) const {
     const record::CommandEnd& end = record_.end;
     if (succeeded(end))
-      return in_a_pass(refusal) && !anything_after(refusal) && !got_over_before(refusal);
+      return (in_a_pass(refusal) || refusal.asker == Asker::kContext) && !anything_after(refusal) &&
+             !got_over_before(refusal);
     if (!end.known) return has_steps(refusal) ? !step_after(refusal) : !taken_after(refusal);
     const record::CommandError* error = error_of(refusal.process);
     if (error == nullptr) return !taken_after(refusal);
     return error->memory || same_line(*error, refusal);
   }
 
-  // In the middle of training: what came after it is not done. Outside, a program that catches the
-  // error and exits with 0 asked to learn what there is.
+  // Without a context nothing can be done. In the middle of training: what came after it is not
+  // done. Outside, a program that catches the error and exits with 0 asked to learn what there is.
   bool in_a_pass(const Refusal& refusal) const {
     const MemoryEvent& asked = event(refusal.events.last);
     const StackFacts& facts = stacks_[asked.stack];
@@ -311,6 +330,42 @@ class Finder {
 std::vector<Refusal> find_refusals(const record::Record& record, const Stacks& stacks,
                                    const std::vector<Step>& steps) {
   return Finder(record, stacks, steps).run();
+}
+
+std::vector<HostRefusals> find_host_refusals(const record::Record& record,
+                                             const std::vector<Refusal>& refusals) {
+  std::vector<HostRefusals> out;
+  std::map<uint32_t, uint32_t> last_taken;  // by process
+  const auto& events = record.events;
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    if (takes_memory(events[i].kind)) last_taken[events[i].process] = i;
+    if (events[i].kind != EventKind::kHostRefusal) continue;
+    if (!out.empty()) {
+      HostRefusals& last = out.back();
+      const MemoryEvent& before = events[last.last];
+      const auto taken = last_taken.find(before.process);
+      const bool nothing_since = taken == last_taken.end() || taken->second < last.last;
+      if (before.process == events[i].process && before.thread == events[i].thread &&
+          before.stack == events[i].stack && before.name == events[i].name && nothing_since) {
+        last.last = i;
+        ++last.count;
+        continue;
+      }
+    }
+    out.push_back({i, i});
+  }
+  const record::CommandEnd& end = record.end;
+  const bool failed = end.known && !succeeded(end) && !stopped_as_asked(end);
+  for (HostRefusals& one : out) {
+    const uint32_t process = events[one.last].process;
+    const auto taken = last_taken.find(process);
+    const bool was_last = taken == last_taken.end() || taken->second < one.last;
+    const bool told = std::any_of(refusals.begin(), refusals.end(), [&](const Refusal& refusal) {
+      return refusal.by_host && refusal.fate == Fate::kEnded && refusal.process == process;
+    });
+    one.ended = was_last && (failed || told);
+  }
+  return out;
 }
 
 const char* asker_name(Asker asker) {

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "abi/driver_memory.h"
+
 namespace tonnage::analysis {
 namespace {
 
@@ -69,6 +71,15 @@ struct Timeline::Builder {
     return t;
   }
 
+  // A process that is killed takes its last events with it: what it had given back seems to be its
+  // own until it is found dead. The session's account knows that never more was in use.
+  uint64_t most_in_use(uint8_t device) const {
+    const bool is_known = record.processes.size() > 1 &&
+                          device < record.end.device_peak_bytes.size() &&
+                          record.end.device_peak_bytes[device] > 0;
+    return is_known ? record.end.device_peak_bytes[device] : UINT64_MAX;
+  }
+
   // Brings the device's sums up to date with one scope and notes the sample.
   void settle(Scope& s, uint8_t device, uint32_t event) {
     Totals& t = total(device);
@@ -89,6 +100,7 @@ struct Timeline::Builder {
     s.peak.reserved = std::max(s.peak.reserved, reserved);
     s.peak.active = std::max(s.peak.active, s.tracker.active_bytes());
     s.peak.requested = std::max(s.peak.requested, s.tracker.requested_bytes());
+    if (s.device_bytes > 0 && t.device > most_in_use(device)) return;
     auto& samples = t.timeline->samples;
     const Sample now{event, t.allocated, t.reserved, t.device};
     if (!samples.empty()) {
@@ -205,11 +217,29 @@ struct Timeline::Builder {
         s.device_live.erase(it);
         break;
       }
+      case EventKind::kContextEnd: {
+        const uint64_t bytes = std::min({event.size_bytes, s.context, s.device_bytes});
+        s.context -= bytes;
+        s.device_bytes -= bytes;
+        end_local_memory(event.process, event.device, index);
+        break;
+      }
       default:  // kContext, kModuleLoad
+        if (event.kind == EventKind::kModuleLoad &&
+            event.value == static_cast<uint64_t>(abi::DriverMemory::kLocalMemory))
+          out.local_memory_.push_back(
+              {index, kNever, event.process, event.device, event.size_bytes, event.name});
         s.context += event.size_bytes;
         s.device_bytes += event.size_bytes;
     }
     settle(s, event.device, index);
+  }
+
+  void end_local_memory(uint32_t process, uint8_t device, uint32_t index) {
+    for (LocalMemory& local : out.local_memory_) {
+      if (local.process == process && local.device == device && local.end_event == kNever)
+        local.end_event = index;
+    }
   }
 
   void host_event(const MemoryEvent& event) {
@@ -249,6 +279,7 @@ struct Timeline::Builder {
       const uint64_t lost = s->tracker.inconsistencies();
       out.inconsistencies_ += lost;
       s->device_live.clear();
+      end_local_memory(process, static_cast<uint8_t>(key & 0xff), index);
       s->device_bytes = 0;
       s->context = 0;
       s->tracker = BlockTracker(record.settings);
@@ -279,6 +310,7 @@ struct Timeline::Builder {
         case EventKind::kDeviceAlloc:
         case EventKind::kDeviceFree:
         case EventKind::kContext:
+        case EventKind::kContextEnd:
         case EventKind::kModuleLoad: device_event(event, i); break;
         case EventKind::kHostAlloc:
         case EventKind::kHostFree: host_event(event); break;
@@ -315,6 +347,12 @@ struct Timeline::Builder {
     const Scope& s = scope(event.process, event.device);
     const std::string& name = record.string(event.name);
     CounterSample sample{index, event.process, event.device, event.name, event.value, UINT64_MAX};
+    const auto device = out.devices_.find(event.device);
+    // Without events of the allocator (cudaMallocAsync) there is nothing to compare with.
+    if (device == out.devices_.end() || !device->second.has_allocator) {
+      out.counters_.push_back(sample);
+      return;
+    }
     if (name == "allocated_bytes.all.current") sample.ours = s.tracker.allocated_bytes();
     if (name == "allocated_bytes.all.peak") sample.ours = s.peak.allocated;
     if (name == "reserved_bytes.all.current") sample.ours = s.tracker.reserved_bytes();

@@ -63,6 +63,16 @@ struct DeviceAllocation {
   bool live_at(uint64_t event) const { return alloc_event <= event && event < free_event; }
 };
 
+// Local memory of kernels: one kernel that made the driver take more of it.
+struct LocalMemory {
+  uint32_t first_event = 0, end_event = kNever;
+  uint32_t process = 0;
+  uint8_t device = 0;
+  uint64_t size_bytes = 0;
+  uint32_t kernel = abi::kNoId;  // string
+  bool live_at(uint64_t event) const { return first_event <= event && event < end_event; }
+};
+
 // Memory of one device after one event that changed it, over all processes.
 struct Sample {
   uint32_t event = 0;
@@ -122,6 +132,7 @@ class Timeline {
   }  // by alloc_event; older ones first
   std::vector<Allocation>& allocations() { return allocations_; }  // for category inference
   const std::vector<DeviceAllocation>& device_allocations() const { return device_allocations_; }
+  const std::vector<LocalMemory>& local_memory() const { return local_memory_; }
   const std::map<int, DeviceTimeline>& devices() const { return devices_; }
   const std::map<std::pair<uint32_t, int>, ProcessPeak>& processes() const { return processes_; }
   const std::vector<CounterSample>& counters() const { return counters_; }
@@ -134,7 +145,8 @@ class Timeline {
                      const std::function<void(const Allocation&)>& visit) const;
   std::vector<uint32_t> live_set(int device, uint64_t event) const;  // indices into allocations()
 
-  // Context and machine code on the device after the event (modelled), all processes.
+  // Context, machine code and local memory of kernels on the device after the event (modelled), all
+  // processes.
   uint64_t context_bytes(int device, uint64_t event) const;
   // Freed, but not yet usable again because another stream may still read it.
   uint64_t pending_bytes(int device, uint64_t event) const;
@@ -150,6 +162,7 @@ class Timeline {
   std::vector<Allocation> allocations_;
   std::vector<uint32_t> chunk_last_free_;  // largest free_event of each 256 allocations
   std::vector<DeviceAllocation> device_allocations_;
+  std::vector<LocalMemory> local_memory_;
   std::map<int, DeviceTimeline> devices_;
   std::map<int, std::vector<std::pair<uint32_t, uint64_t>>> context_;  // event -> bytes after it
   std::map<std::pair<uint32_t, int>, ProcessPeak> processes_;

@@ -103,10 +103,12 @@ void tear_down(Driver* state, Context* context) {
   for (const Allocation& allocation : left) free_allocation(allocation);
   context->alive.store(false);
   drop_context_storage(to_handle(context));
-  if (context->charged) context->device->refund(context->device->card->context_bytes);
-  const uint64_t code = context->device->driver_bytes.exchange(0);
-  if (code) context->device->refund(code);
+  const uint64_t bytes = (context->charged ? context->device->card->context_bytes : 0) +
+                         context->device->driver_bytes.exchange(0);
   context->charged = false;
+  if (bytes == 0) return;
+  record_context_end(context->device->index, bytes);
+  context->device->refund(bytes);
 }
 
 CUresult cuDevicePrimaryCtxRetain(Driver* state, CUcontext* out, Device* device) {

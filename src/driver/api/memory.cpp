@@ -24,6 +24,14 @@ void* take_pinned(const Device* device, size_t bytes) {
   return memory;
 }
 
+// Which of the host's limits it was.
+void tell_of_host_refusal(size_t bytes, DeviceMemoryKind kind) {
+  if (kind == DeviceMemoryKind::kHostPinned && !driver()->pages.has_room(bytes))
+    record_pinned_refusal(bytes, RegionPages::limit());
+  else
+    record_host_refusal(bytes);
+}
+
 CUresult allocate_small(Context* context, size_t bytes, CUdeviceptr* out) {
   load_recorder();
   Allocation allocation;
@@ -62,7 +70,10 @@ CUresult allocate_host(Context* context, size_t bytes, unsigned flags, DeviceMem
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) memory = nullptr;
   }
-  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!memory) {
+    tell_of_host_refusal(bytes, kind);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   Allocation allocation;
   allocation.address = reinterpret_cast<uint64_t>(memory);
   allocation.requested_bytes = bytes;

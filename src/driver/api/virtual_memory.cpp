@@ -119,14 +119,13 @@ Physical* add_physical(Physical physical) {
 
 void drop_physical_if_unused(Physical* physical) {
   if (physical->references > 0 || physical->mappings > 0) return;
-  const bool owner = !physical->imported;
+  if (!physical->imported)
+    record_device_free(physical->device->index, physical->handle, physical->bytes,
+                       abi::DeviceMemoryKind::kVirtual);
   if (physical->shared)
     drop_shared_block(physical->shared);
   else
     physical->device->refund(physical->bytes);
-  if (owner)
-    record_device_free(physical->device->index, physical->handle, physical->bytes,
-                       abi::DeviceMemoryKind::kVirtual);
   if (physical->fd >= 0) close(physical->fd);
   tables().physical.erase(physical->handle);
 }

@@ -162,13 +162,15 @@ void label_scratch(ThreadState& thread, Frame& frame) {
 
 void record_counters() {
   auto* current = allocator::get();
-  if (!traced.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
+  if (!attached.load(std::memory_order_relaxed) || !current || !current->initialized()) return;
   constexpr size_t kAll =
       0;  // StatType::AGGREGATE; the enumeration moved between namespaces, its first value did not
   int devices = static_cast<int>(bridge().session ? bridge().session->device_count : 1);
   for (int device = 0; device < devices; device++) {
     try {
       auto stats = current->getDeviceStats(static_cast<c10::DeviceIndex>(device));
+      // Of an allocator that does not tell of its tensors, what it counts is all that is known.
+      if (!traced.load(std::memory_order_relaxed) && stats.reserved_bytes[kAll].peak == 0) continue;
       auto emit = [&](const char* name, int64_t value) {
         abi::MemoryEvent event;
         event.kind = EventKind::kCounter;

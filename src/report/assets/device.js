@@ -110,6 +110,18 @@ function deviceView(explanation, device, shared) {
     nodes.push(peak && peak.bytes ? peakBreakdown(peak.breakdown)
                                   : el("p", { class: "soft" }, "Nothing was put on this card."));
 
+  if (device.beside_pytorch.length) {
+    const title = "Beside PyTorch, at the peak of the device";
+    const rowOf = group => {
+      const times = group.count > 1 ? ` (${count(group.count)} of ${size(group.size_bytes)})` : "";
+      const where = [group.name, siteText(group.site)].filter(Boolean).join("  ");
+      return el("tr", {}, el("td", {}, swatch(group.category), TITLES[group.category] + times),
+                bytesCell(group.count * group.size_bytes), el("td", { class: "mono wide" }, where));
+    };
+    nodes.push(heading(title, "beside"),
+               table(title, [["what"], ["size", 1], ["kernel or line"]],
+                     device.beside_pytorch.map(rowOf)));
+  }
   if (chart && chart.by_stack && chart.by_stack.b) {
     const flame = flameView(view);
     nodes.push(heading("Live memory", "flame"), ...flame.nodes);

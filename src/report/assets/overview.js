@@ -131,10 +131,12 @@ function blockPanel(view) {
   return panel;
 }
 
-const verdictOf = device => device.verdict === "fits"
-  ? el("span", { class: "good" }, `Fits: ${size(device.headroom_bytes)} to spare`)
-  : device.verdict === "does_not_fit" ? el("span", { class: "bad" }, "Does not fit")
-                                      : null;
+const classOf = name => name.startsWith("fits") ? "good"
+                      : name === "does_not_fit" || name === "failed" ? "bad"
+                                                                     : "";
+const verdictOf = device =>
+  device.verdict_text === null ? null
+                               : el("span", { class: classOf(device.verdict) }, device.verdict_text);
 
 // The course of allocated memory in a few pixels.
 function sparkline(series, largest) {

@@ -101,8 +101,22 @@
     source, report && report.torch_version ? "PyTorch " + report.torch_version : "",
     report ? count(report.events) + " events" : "", report && report.alloc_conf
   ].filter(Boolean).join(" · "));
+  // Remedies begin with "+" (enough) or "-".
+  const needOf = lines => lines.length ? [
+    el("h2", { id: "need", tabindex: -1 }, "What it needs"),
+    el("ul", {}, lines.map(text => el("li", { class: text.startsWith("+ ") ? "good" : "" },
+                                      text.replace(/^[+-] /, "")))),
+  ] : [];
   // The first sentence says what happened. The rest is left out where a finding says the same.
-  function headline({ summary, findings }) {
+  function headline({ summary, findings, verdict }) {
+    if (verdict) {
+      return [
+        el("h1", { class: classOf(verdict.name) }, verdict.headline),
+        ...verdict.main_finding.map(text => el("p", {}, text)),
+        ...needOf(verdict.need),
+        el("p", {}, summary),
+      ];
+    }
     const end = summary.search(/\.( |$)/) + 1, first = end ? summary.slice(0, end) : summary;
     const plain = text => text.toLowerCase().replace(/[^a-z0-9]+/g, " ").trim();
     const told =

@@ -97,7 +97,8 @@ std::string largest_parts(const Breakdown& breakdown) {
   std::vector<BreakdownRow> rows = breakdown.rows;
   std::erase_if(rows, [](const BreakdownRow& row) {
     return row.category == Category::kCached || row.category == Category::kContext ||
-           row.category == Category::kOther;
+           row.category == Category::kOther || row.category == Category::kManaged ||
+           row.category == Category::kLocalMemory;
   });
   std::stable_sort(rows.begin(), rows.end(),
                    [](const BreakdownRow& a, const BreakdownRow& b) { return a.bytes > b.bytes; });
