@@ -55,13 +55,13 @@ Json verdict_of(const Explanation& explanation) {
   return {{"name", verdict_name(report.verdict)},
           {"fits", fits(report.verdict)},
           {"headline", headline(report)},
-          {"main_finding", main_finding(explanation, "")},
+          {"main_finding", main_finding(explanation)},
           {"need", need_lines(report)}};
 }
 
 Json report_of(const Explanation& explanation) {
   if (!explanation.report) return nullptr;
-  const std::vector<std::string> finding = main_finding(explanation, "");
+  const std::vector<std::string> finding = main_finding(explanation);
   return Json::parse(to_json(*explanation.report, -1, finding.empty() ? "" : finding.front()));
 }
 
