@@ -107,6 +107,7 @@ void add_device(Json& parts) {
               {"name", maybe(text())},
               {"total_bytes", maybe(bytes("of the card"))},
               {"verdict", verdict()},
+              {"verdict_text", maybe(prose())},
               {"headroom_bytes", maybe(integer())},
               {"uses_pytorch", flag()},
               {"allocations", count()},
@@ -116,6 +117,9 @@ void add_device(Json& parts) {
               {"context_bytes_modelled", maybe(bytes())},
               {"device_bytes_by_kind", maybe(map_of(bytes()))},
               {"largest", about(list(part("live_group")), "at the allocated peak")},
+              {"beside_pytorch", about(list(part("live_group")),
+                                       "local memory by kernel, managed memory by line, at the "
+                                       "peak of the device")},
               {"steps", list(part("step"))},
               {"out_of_memory", about(list(part("refusal")), "requests that were refused")},
               {"peak_of_steps_bytes", maybe(bytes("where the peak came after the last step"))},
@@ -143,20 +147,29 @@ void add_process(Json& parts) {
                                {"text", maybe(text())},
                                {"place", maybe(part("place"))},
                                {"memory", about(flag(), "it says that memory was missing")}}))}});
-  parts["need"] =
-      object({{"repeats", about(flag(), "two steps had the same peak")},
-              {"takes_share", about(flag(), "the program takes a share of any card")},
-              {"steps", count()},
-              {"devices", list(object({{"index", count()},
-                                       {"device_bytes", bytes()},
-                                       {"allocated_bytes", bytes()},
-                                       {"reserved_bytes", bytes()}}))},
-              {"cards", about(list(object({{"name", text()}, {"total_bytes", bytes()}})),
-                              "of the catalogue, that would do")},
-              {"remedies", list(object({{"text", prose()},
-                                        {"needs_bytes", bytes()},
-                                        {"enough", flag()},
-                                        {"batch_share", number()}}))}});
+  parts["need"] = object(
+      {{"repeats", about(flag(), "two steps had the same peak")},
+       {"takes_share", about(flag(), "the program takes a share of any card")},
+       {"steps", count()},
+       {"devices", list(object({{"index", count()},
+                                {"device_bytes", bytes()},
+                                {"allocated_bytes", bytes()},
+                                {"reserved_bytes", bytes()}}))},
+       {"cards", about(list(object({{"name", text()}, {"total_bytes", bytes()}})),
+                       "of the catalogue, that would do")},
+       {"remedies", list(object({{"text", prose()},
+                                 {"needs_bytes", bytes()},
+                                 {"enough", flag()},
+                                 {"was_run", about(flag(), "with this batch; else estimated")},
+                                 {"batch", maybe(count())},
+                                 {"batch_share", number()}}))}});
+  parts["host_refusal"] =
+      object({{"limit", words({"address_space", "pinned_memory", "cgroup_memory"})},
+              {"request_bytes", maybe(bytes())},
+              {"limit_bytes", maybe(bytes())},
+              {"ended", about(flag(), "the command ended by it")},
+              {"count", count()},
+              {"moment", maybe(part("moment"))}});
 }
 
 void add_report(Json& parts) {
@@ -184,6 +197,8 @@ void add_report(Json& parts) {
        {"cut", maybe(words(words_of_enum<CutReason>(cut_reason_name)))},
        {"end", about(maybe(part("end")), "how the command ended")},
        {"need", about(maybe(part("need")), "of the second run, on a card without limit")},
+       {"host_refusals",
+        about(list(part("host_refusal")), "requests that this machine refused, not the card")},
        {"events", count()},
        {"launches", maybe(count())},
        {"host_pinned_peak_bytes", maybe(bytes())},
