@@ -54,8 +54,8 @@ std::string read_line_of_words(int fd) {
   const std::string name = "tonnage: ";
   if (text.compare(0, name.size(), name) == 0) text.erase(0, name.size());
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at++)
-    text.replace(at, 1, ";");
+  for (char& c : text)
+    if (c == '\n') c = ';';
   return text;
 }
 
