@@ -100,7 +100,9 @@ std::string wrap_text(const std::string& text, int width, const std::string& fir
 std::string render_explanation(const Explanation& explanation, const report::TextOptions& options,
                                bool with_report) {
   const Style style(options);
-  std::string out = style.paint(style.safe(explanation.source), Color::kBold) + "\n\n";
+  std::string title = wrap_text(style.safe(explanation.source), style.width(), "", "  ");
+  title.pop_back();
+  std::string out = style.paint(title, Color::kBold) + "\n\n";
   // What `run` and `report` say of it, in the same words.
   if (explanation.kind == Explanation::Kind::kRecord && explanation.report)
     out +=
