@@ -177,12 +177,12 @@ def test_a_schema_misses_nothing_and_takes_nothing_else(tonnage, valid):
         jsonschema.Draft202012Validator(published).validate({**document, "a_new_field": 1})
 
 
-@pytest.mark.parametrize("name, options", [("facts.py", []), ("fails_for_its_own_reason.py", []), ("needs_more.py", ["--true-need"]), ("fraction_caught.py", [])])
+@pytest.mark.parametrize("name, options", [("facts.py", []), ("fails_for_its_own_reason.py", []), ("needs_more.py", ["--memory", "500MiB", "--true-need"]), ("fraction_caught.py", [])])
 def test_reports_of_runs_are_valid(run, valid, tonnage, tmp_path, name, options):
     record = tmp_path / "run.tonnage"
-    arguments = ["23"] if name == "needs_more.py" else []
-    result = run(PYTHON, PROGRAMS / name, *arguments, gpu="RTX 3060", true_need=bool(options), options=[*options, "--record", record])
+    result = run(PYTHON, PROGRAMS / name, gpu="RTX 3060", true_need=bool(options), options=[*options, "--record", record])
     assert result.report is not None, result.err
+    assert not options or result.report["need"]["devices"]
     valid("report", result.report)
     valid("report", json.loads(tonnage("report", record, "--json").out))
     valid("explain", json.loads(tonnage("explain", record, "--json").out))
