@@ -61,6 +61,7 @@ bool grows_with_batch(const Allocation& a, bool in_pass,
                       const std::set<uint64_t>& parameter_sizes) {
   switch (a.category) {
     case Category::kActivation:
+    case Category::kKeyValueCache:
     case Category::kInput: return true;
     case Category::kTemporary:
     case Category::kUnknown: return in_pass && !parameter_sizes.contains(a.requested_bytes);

@@ -57,7 +57,7 @@ TEST(Words, EveryRemedyHasItsWordsOnce) {
 }
 
 TEST(Words, EveryLibraryHasItsName) {
-  for (int i = 0; i <= static_cast<int>(sources::LogFramework::kWarp); ++i) {
+  for (int i = 0; i <= static_cast<int>(sources::LogFramework::kOpenCl); ++i) {
     const auto framework = static_cast<sources::LogFramework>(i);
     EXPECT_NE(std::string(library_title(framework)), "");
     if (framework != sources::LogFramework::kUnknown) {

@@ -22,6 +22,7 @@ struct Figure {
     kTimes,    // ratio 2.5: "2.5"
     kSite,     // "at train.py:12"
     kName,     // as it stands: names of processes, sizes as a log printed them
+    kPrinted,  // number of bytes and name, as the log printed it: "4.50 GiB (4831838208 bytes)"
     kUnit,     // "step" or "iteration"; {0:a} "a step", {0:s} "steps"
     kEvery,    // "Every step", "Every 4th step"
     kRate,     // "18.0 MiB a step", "18.0 MiB every 4th step"

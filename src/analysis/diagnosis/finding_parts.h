@@ -58,9 +58,17 @@ inline Figure name(std::string text) {
   return figure;
 }
 
-// As the log printed it; "?" where it did not.
+// As the log printed it; "?" where it did not. Many bytes are easier to read in larger units.
 inline Figure printed(const std::optional<sources::LogSize>& size) {
-  return name(size ? size->text : "?");
+  constexpr uint64_t kManyBytes = 1ull << 20;
+  Figure figure = name(size ? size->text : "?");
+  if (!size || size->bytes < kManyBytes) return figure;
+  // "14.31G" is short, "64000000kB" is not.
+  const bool long_number = size->text.find_first_not_of("0123456789") >= 6;
+  if (size->plus_minus_bytes > 0 && !long_number) return figure;
+  figure.kind = Figure::Kind::kPrinted;
+  figure.number = size->bytes;
+  return figure;
 }
 
 inline Figure unit(bool are_steps) {

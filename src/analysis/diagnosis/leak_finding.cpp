@@ -58,12 +58,14 @@ class GrowthFinding {
       replaced();
     } else if (g_.with_gradient) {
       with_gradient();
+    } else if (g_.category == Category::kOptimizerState) {
+      optimizers();
     } else {
       tensors_left();
     }
     evidence_of_slope();
     if (g_.parts.size() > 1) parts();
-    if (g_.may_be_filling) cache();
+    if (g_.may_be_filling && g_.category != Category::kOptimizerState) cache();
     return std::move(f_);
   }
 
@@ -115,6 +117,12 @@ class GrowthFinding {
     f_.title = fact(S::kTitleTensorAndGradient, {each_});
     f_.text = {fact(S::kTensorAndGradient, {rate_, at(g_.site)})};
     remedy(R::kNumbersAndNoGrad, {at(g_.site), per_, unit_});
+  }
+
+  void optimizers() {
+    f_.title = fact(S::kTitleOptimizersLeft, {each_});
+    f_.text = {fact(S::kOptimizersLeft, {rate_, at(g_.site)})};
+    remedy(R::kOneOptimizer, {per_, unit_});
   }
 
   void tensors_left() {

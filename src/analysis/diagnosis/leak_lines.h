@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -35,6 +36,8 @@ struct LineSum {
   uint64_t born_late = 0, died_late = 0;  // in the last two iterations: held beyond their own one
   uint32_t youngest_died = 0;             // of died_late: the event that made it
   std::vector<uint64_t> events;           // a few of the allocations
+  uint64_t inside = 0;         // in the iterations that count, made between modules of PyTorch
+  std::set<uint32_t> modules;  // by them, where they are named
 };
 
 // Which of the iterations that count left something behind at a line.

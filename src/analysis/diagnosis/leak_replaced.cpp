@@ -140,7 +140,8 @@ bool stays_by_design(const Timeline& timeline, const Allocation& a) {
   // Autograd tells of any leaf that gets a gradient: an input of a gradient penalty has no name, a
   // parameter has one.
   return (a.category == Category::kParameter && a.name != abi::kNoId) ||
-         a.category == Category::kBuffer || a.category == Category::kOptimizerState;
+         a.category == Category::kBuffer || a.category == Category::kKeyValueCache ||
+         a.category == Category::kOptimizerState;
 }
 
 std::vector<Growth> find_replaced(const Timeline& timeline, int device, uint32_t process,

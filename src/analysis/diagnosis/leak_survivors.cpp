@@ -1,6 +1,7 @@
 // Which allocations of a range of iterations are alive at its end, by the line that made them.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "analysis/diagnosis/leak_lines.h"
 
@@ -9,12 +10,12 @@ namespace {
 
 using abi::MemoryEvent;
 
-// Operators that create a tensor without inputs: autograd saves it only if it is the input of
-// another operator.
+// Operators that create a tensor without inputs, or copy one: autograd saves it only if it is the
+// input of another operator.
 bool is_factory(const std::string& op) {
-  for (const char* name :
-       {"zeros", "ones", "full", "empty", "empty_strided", "rand", "randn", "randint", "arange",
-        "eye", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"}) {
+  for (const char* name : {"clone", "_to_copy", "zeros", "ones", "full", "empty", "empty_strided",
+                           "rand", "randn", "randint", "arange", "eye", "zeros_like", "ones_like",
+                           "full_like", "empty_like", "rand_like", "randn_like"}) {
     if (op.starts_with("aten::") && std::string_view(op).substr(6) == name) return true;
   }
   return false;
@@ -24,12 +25,20 @@ bool is_backward(const StackFacts& facts, Phase phase) {
   return facts.in_backward || phase == Phase::kBackward || (facts.empty && phase == Phase::kOther);
 }
 
+// Made between a module's input and output, where the program holds nothing: modules of PyTorch
+// that call each other, and not the product that a head or a single layer returns.
+bool inside_a_library(const StackFacts& facts) {
+  return facts.in_module && !facts.in_forward && facts.family != OpFamily::kMatrix &&
+         facts.family != OpFamily::kConvolution;
+}
+
 class SurvivorScan {
  public:
   SurvivorScan(const Timeline& timeline, const GrowthQuestion& question)
       : timeline_(timeline), record_(timeline.record()), question_(question) {}
 
   Survivors run() {
+    find_states_held_twice();
     for (const Allocation& a : timeline_.allocations()) {
       if (a.device == question_.device && a.process == question_.process && !a.before_history)
         add(a);
@@ -57,7 +66,10 @@ class SurvivorScan {
         (facts.in_module || event.phase == Phase::kForward || event.phase == Phase::kEval) &&
         !backward;
     if (in_forward && counts(k)) out_.forward_bytes += a.block_bytes;
-    if (stays_by_design(timeline_, a)) return;
+    // An optimizer's state is made once for each parameter. Where there are several at once, the
+    // old optimizers are kept.
+    const bool again = a.category == Category::kOptimizerState && twice_.contains(a.name);
+    if (!again && stays_by_design(timeline_, a)) return;
     const bool survives = k < question_.end_kept && a.live_at(question_.end_event);
     const Made made{a, event, facts, k, backward, in_forward, survives};
     LineSum* sum = line_of(made);
@@ -65,6 +77,18 @@ class SurvivorScan {
     ++sum->made[k];
     count_late(made, *sum);
     if (survives) add_survivor(made, *sum);
+  }
+
+  // Names of optimizer states of which several are alive at once ("layer.weight.exp_avg").
+  void find_states_held_twice() {
+    std::map<uint32_t, uint32_t> alive;
+    for (const Allocation& a : timeline_.allocations())
+      if (a.device == question_.device && a.process == question_.process &&
+          a.category == Category::kOptimizerState && a.name != abi::kNoId &&
+          a.live_at(question_.end_event))
+        ++alive[a.name];
+    for (const auto& [name, count] : alive)
+      if (count > 1 && record_.string(name).find('.') != std::string::npos) twice_.insert(name);
   }
 
   // Within the iterations that count.
@@ -123,11 +147,15 @@ class SurvivorScan {
     if (a.category == Category::kActivation) sum.activation_bytes += a.block_bytes;
     if (made.in_forward || (made.facts.in_functional && !made.facts.in_backward))
       sum.forward_bytes += a.block_bytes;
-    if (made.event.op != abi::kNoId && !made.facts.in_module &&
+    if (made.event.op != abi::kNoId && !made.facts.in_module && !made.facts.in_forward &&
         is_factory(record_.string(made.event.op)))
       sum.factory_bytes += a.block_bytes;
     if (!counts(k)) return;
     ++sum.sizes[a.requested_bytes];
+    if (inside_a_library(made.facts)) {
+      ++sum.inside;
+      if (made.event.module != abi::kNoId) sum.modules.insert(made.event.module);
+    }
     sum.stacks[a.stack] += a.block_bytes;
     if (sum.events.size() < 8) sum.events.push_back(a.alloc_event);
   }
@@ -136,6 +164,7 @@ class SurvivorScan {
   const record::Record& record_;
   const GrowthQuestion& question_;
   Survivors out_;
+  std::set<uint32_t> twice_;
   std::map<std::pair<uint32_t, bool>, LineSum*> line_of_stack_;
 };
 

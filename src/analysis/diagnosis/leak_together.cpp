@@ -54,8 +54,9 @@ Site common_caller(const Timeline& timeline,
 
 using Role = GrowthPart::Role;
 
-constexpr size_t kGraphTensors = 5;  // fewer tensors an iteration are not called a graph
-constexpr size_t kGraphKinds = 3;    // nor are equal ones: different sizes and stacks
+constexpr size_t kGraphTensors = 5;   // fewer tensors an iteration are not called a graph
+constexpr size_t kInsideTensors = 3;  // of one line, made between modules of PyTorch
+constexpr size_t kGraphKinds = 3;     // nor are equal ones: different sizes and stacks
 constexpr size_t kGraphPart = 5;  // a graph holds at least a fifth of what the forward pass makes
 constexpr uint64_t kSmallPart = 100;  // less than a hundredth of the largest line is not told of
 constexpr size_t kSurelyGraph = 24;   // tensors an iteration: nobody keeps so many one by one
@@ -103,8 +104,17 @@ GrowthPart part_of(Role role, const Growth& growth) {
 
 // May the line be part of what autograd saves of a forward pass?
 bool from_forward(const LineSum& sum) {
+  const auto state = sum.categories.find(Category::kOptimizerState);
+  if (state != sum.categories.end() && state->second * 2 >= sum.total_bytes) return false;
   return !sum.backward && sum.factory_bytes * 2 < sum.total_bytes &&
          (sum.activation_bytes * 2 >= sum.total_bytes || sum.forward_bytes * 2 >= sum.total_bytes);
+}
+
+// Several tensors each time that only modules of PyTorch had in their hands: what holds them is the
+// graph (or a hook).
+bool lies_inside(const LineSum& sum, const Pattern& pattern) {
+  const uint64_t each = pattern.at.empty() ? 0 : sum.inside / pattern.at.size();
+  return each >= kInsideTensors || (each >= 2 && sum.modules.size() >= 2);
 }
 
 // Joins the lines if they are what autograd saves in a pass, and not a few outputs that are kept.
@@ -113,12 +123,14 @@ std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process,
                                const GrowthRange& range) {
   std::vector<uint64_t> bytes(range.end_old), counts(range.end_old);
   size_t kinds = 0;
+  bool inside = false;
   std::vector<std::pair<uint32_t, uint64_t>> stacks, in_modules;
   Growth graph;
   const LineSum* most = nullptr;
   for (const GrowingLine* line : lines) {
     const LineSum& sum = *line->sum;
     kinds += sum.sizes.size() + sum.stacks.size();
+    inside |= lies_inside(sum, line->pattern);
     for (size_t k = 0; k < range.end_old; ++k) {
       bytes[k] += sum.bytes[k];
       counts[k] += sum.counts[k];
@@ -143,9 +155,9 @@ std::optional<Growth> graph_of(const Timeline& timeline, uint32_t process,
   }
   const uint64_t tensors = median(counts_old);
   // It keeps much of what the forward pass makes.
-  if (tensors < kGraphTensors || kinds < kGraphKinds ||
-      (all * kGraphPart < range.forward_bytes && tensors < kSurelyGraph))
-    return std::nullopt;
+  const bool few = tensors < kGraphTensors || kinds < kGraphKinds ||
+                   (all * kGraphPart < range.forward_bytes && tensors < kSurelyGraph);
+  if (few && !inside) return std::nullopt;
   graph.whole_graph = true;
   graph.category = Category::kActivation;
   graph.bytes_each = median(bytes_old);

@@ -204,6 +204,12 @@ class FigureDiagnosis {
     return {};
   }
 
+  // Of the driver's own pools the message has no figure of what they keep.
+  uint64_t pool_of_driver() const {
+    if (oom_.format != OomFormat::kCudaMallocAsync || !oom_.free) return 0;
+    return above(above(capacity_, free_), oom_.allocated->bytes);
+  }
+
   void full() {
     const uint64_t allocated = oom_.allocated->bytes;
     const bool huge = share(request_, capacity_) >= kHugeShare && request_ >= allocated / 4;
@@ -212,6 +218,8 @@ class FigureDiagnosis {
         fact(S::kAllocatedOf, {printed(oom_.allocated), printed(oom_.capacity),
                                printed(oom_.requested), bytes(slack_ + free_)})};
     if (place.text != S::kNothing) text.push_back(fact(place.text));
+    if (const uint64_t other = pool_of_driver(); other > kOutsideBytes / 4)
+      text.push_back(fact(S::kPoolOfDriver, {bytes(other)}));
     if (huge)
       text.push_back(
           fact(S::kHugeTensor, {printed(oom_.requested), percent(share(request_, capacity_))}));
@@ -234,15 +242,28 @@ class FigureDiagnosis {
     if (huge)
       finding.advice.push_back(
           advice(R::kSplitTensor, {printed(oom_.requested), bytes(request_ / 2)}, request_ / 2));
-    if (trace_.server) {
-      const bool sglang = *trace_.server == LogFramework::kSglang;
-      finding.advice.push_back(advice(sglang ? R::kSglangLessStatic : R::kLessShare));
-      finding.advice.push_back(advice(sglang ? R::kSglangSmallerGraphs : R::kFewerSequences));
-      finding.advice.push_back(advice(R::kQuantizeOrParallel));
-      return;
-    }
+    if (trace_.server) return remedies_of_server(finding);
     finding.advice.push_back(advice(R::kFirstSteps));
     finding.advice.push_back(advice(R::kLaterSteps));
+  }
+
+  void remedies_of_server(Finding& finding) const {
+    const auto add = [&](std::initializer_list<Remedy> remedies) {
+      for (const Remedy remedy : remedies) finding.advice.push_back(advice(remedy));
+    };
+    switch (*trace_.server) {
+      case LogFramework::kSglang:
+        return add({R::kSglangLessStatic, R::kSglangSmallerGraphs, R::kQuantizeOrParallel});
+      case LogFramework::kTgi:
+        return add({R::kTgiPrefill, R::kTgiFraction, R::kQuantizeOrParallel});
+      case LogFramework::kComfyUi:
+        return add({R::kComfyLowVram, R::kTiledDecode, R::kSmallerPicture});
+      case LogFramework::kWebUi: return add({R::kWebUiLowVram, R::kSmallerPicture});
+      case LogFramework::kDiffusers: return add({R::kPipelineOffload, R::kSmallerPicture});
+      case LogFramework::kTransformers:
+        return add({R::kFewerTokens, R::kCacheOffload, R::kQuantizeOrParallel});
+      default: return add({R::kLessShare, R::kFewerSequences, R::kQuantizeOrParallel});
+    }
   }
 
   const LogOom& oom_;

@@ -17,12 +17,7 @@ uint64_t size(const std::optional<LogSize>& printed_size) {
   return printed_size ? printed_size->bytes : 0;
 }
 
-Figure who(const LogOom& oom) {
-  Figure figure = name("");
-  figure.kind = Figure::Kind::kLibrary;
-  figure.number = static_cast<uint64_t>(oom.framework);
-  return figure;
-}
+Figure who(const LogOom& oom) { return asking_library(oom); }
 
 Finding make(Cause cause, Fact title, double confidence, uint64_t bytes = 0) {
   Finding finding;
@@ -85,6 +80,7 @@ Finding startup(const LogOom& oom) {
     Finding finding = make(Cause::kOtherProcess, fact(S::kTitleUnbalanced), 0.85);
     finding.text.push_back(fact(S::kUnbalanced));
     if (oom.free) finding.text.push_back(fact(S::kThisGpuHasFree, {printed(oom.free)}));
+    if (oom.other) finding.text.push_back(fact(S::kFullestGpuHasFree, {printed(oom.other)}));
     finding.advice = {advice(R::kFreeTheGpus)};
     return finding;
   }
@@ -176,37 +172,6 @@ Finding kernel(const LogOom& oom) {
   return finding;
 }
 
-// What this library's user can change, best first.
-std::vector<Advice> own_remedies(const LogOom& oom) {
-  switch (oom.framework) {
-    case LogFramework::kLlamaCpp:
-      return {advice(R::kLlamaFewerLayers), advice(R::kLlamaContext), advice(R::kLlamaCacheType),
-              advice(R::kLlamaSmallerBatch)};
-    case LogFramework::kOllama: return {advice(R::kOllamaSmaller), advice(R::kLlamaContext)};
-    case LogFramework::kOnnxRuntime:
-      return {advice(R::kOrtBatch), advice(R::kOrtArena), advice(R::kOrtLimit)};
-    case LogFramework::kTensorRt:
-      return {advice(R::kTensorRtWorkspace), advice(R::kTensorRtShapes)};
-    case LogFramework::kXgboost:
-      return {advice(R::kXgboostExternal), advice(R::kXgboostBins), advice(R::kXgboostRmm)};
-    case LogFramework::kRmm:
-      return {advice(R::kRmmSpill), advice(R::kRmmManaged), advice(R::kRmmParts)};
-    case LogFramework::kCatBoost: return {advice(R::kCatBoostRamPart), advice(R::kCatBoostBorders)};
-    case LogFramework::kLightGbm: return {advice(R::kLightGbmBins)};
-    case LogFramework::kPaddle: return {advice(R::kPaddleBatch), advice(R::kPaddleFraction)};
-    case LogFramework::kCupy:
-      return {advice(R::kCupyFreeBlocks), advice(R::kCupyParts), advice(R::kCupyManaged)};
-    case LogFramework::kNumba: return {advice(R::kNumbaDelete), advice(R::kLookWhoHolds)};
-    case LogFramework::kWarp: return {advice(R::kWarpPool)};
-    case LogFramework::kJulia: return {advice(R::kJuliaReclaim)};
-    case LogFramework::kMxnet: return {advice(R::kSmallerBatch), advice(R::kMxnetPool)};
-    case LogFramework::kFaiss: return {advice(R::kFaissTemp)};
-    case LogFramework::kBitsandbytes: return {advice(R::kSmallerBatch), advice(R::kBnbPaged)};
-    case LogFramework::kCTranslate2: return {advice(R::kCt2Compute), advice(R::kSmallerBatch)};
-    default: return {advice(R::kSmallerBatch), advice(R::kLookWhoHolds)};
-  }
-}
-
 void add_request(const LogOom& oom, Finding& finding) {
   if (oom.requested && oom.free && oom.allocated)
     finding.text.push_back(fact(S::kLibraryAskedAll, {who(oom), printed(oom.requested),
@@ -226,11 +191,36 @@ void add_request(const LogOom& oom, Finding& finding) {
     finding.text.push_back(fact(S::kPoolReserved, {printed(oom.reserved)}));
 }
 
+// A size that no machine has: it was computed wrongly.
+Finding overflowed(const LogOom& oom) {
+  Finding finding =
+      make(Cause::kRequestTooLarge, fact(S::kTitleExabyte), 0.95, size(oom.requested));
+  finding.text = {fact(S::kLibraryAskedAbsurd, {who(oom), printed(oom.requested)}),
+                  fact(S::kSizeOverflowed)};
+  finding.advice = {advice(R::kPrintShapes)};
+  return finding;
+}
+
+// The message names the limit that was set, and that is what refused.
+bool over_own_limit(const LogOom& oom) {
+  return oom.allowed && oom.allocated && oom.requested && oom.allowed->bytes > 0 &&
+         oom.allocated->bytes + oom.requested->bytes > oom.allowed->bytes;
+}
+
+Finding retried(const LogOom& oom) {
+  Finding finding = make(Cause::kHarmless, fact(S::kTitleRetried), 0.9);
+  finding.text = {fact(S::kRetried, {who(oom), name(oom.detail)})};
+  finding.advice = remedies_of_library(oom);
+  return finding;
+}
+
 Finding request(const LogOom& oom) {
+  constexpr uint64_t kAbsurdBytes = 1ull << 50;
+  if (size(oom.requested) >= kAbsurdBytes) return overflowed(oom);
   Finding finding =
       make(Cause::kCapacity, fact(S::kTitleLibraryFull, {who(oom)}), 0.85, size(oom.requested));
   add_request(oom, finding);
-  finding.advice = own_remedies(oom);
+  finding.advice = remedies_of_library(oom);
   if (oom.requested && oom.free) {
     const uint64_t missing = above(oom.requested->bytes, oom.free->bytes);
     if (missing > 0)
@@ -255,13 +245,59 @@ Finding pool_limit(const LogOom& oom) {
     finding.text.push_back(oom.requested
                                ? fact(S::kPoolLimitAsked, {who(oom), printed(oom.requested)})
                                : fact(S::kPoolLimit, {who(oom)}));
-  finding.advice = {
-      advice(oom.framework == LogFramework::kCupy ? R::kCupyLimit : R::kRmmLargerPool)};
-  for (Advice& other : own_remedies(oom)) finding.advice.push_back(std::move(other));
+  if (oom.framework == LogFramework::kCupy) finding.advice = {advice(R::kCupyLimit)};
+  if (oom.framework == LogFramework::kRmm) finding.advice = {advice(R::kRmmLargerPool)};
+  if (oom.framework == LogFramework::kPaddle) finding.advice = {advice(R::kPaddleLimit)};
+  for (Advice& other : remedies_of_library(oom)) finding.advice.push_back(std::move(other));
   return finding;
 }
 
 }  // namespace
+
+Figure asking_library(const LogOom& oom) {
+  Figure figure = name("");
+  figure.kind = Figure::Kind::kLibrary;
+  figure.number = static_cast<uint64_t>(oom.framework);
+  return figure;
+}
+
+std::vector<Advice> remedies_of_library(const LogOom& oom) {
+  switch (oom.framework) {
+    case LogFramework::kLlamaCpp:
+      return {advice(R::kLlamaFewerLayers), advice(R::kLlamaContext), advice(R::kLlamaCacheType),
+              advice(R::kLlamaSmallerBatch)};
+    case LogFramework::kOllama:
+      return {advice(R::kOllamaContext), advice(R::kOllamaCacheType), advice(R::kOllamaFewerLayers),
+              advice(R::kOllamaParallel), advice(R::kOllamaSmaller)};
+    case LogFramework::kOnnxRuntime:
+      return {advice(R::kOrtBatch), advice(R::kOrtArena), advice(R::kOrtLimit)};
+    case LogFramework::kTensorRt:
+      return {advice(R::kTensorRtWorkspace), advice(R::kTensorRtShapes)};
+    case LogFramework::kXgboost:
+      return {advice(R::kXgboostExternal), advice(R::kXgboostBins), advice(R::kXgboostRmm)};
+    case LogFramework::kRmm:
+      return {advice(R::kRmmSpill), advice(R::kRmmManaged), advice(R::kRmmParts)};
+    case LogFramework::kCatBoost: return {advice(R::kCatBoostRamPart), advice(R::kCatBoostBorders)};
+    case LogFramework::kLightGbm: return {advice(R::kLightGbmBins)};
+    case LogFramework::kPaddle: return {advice(R::kPaddleBatch), advice(R::kPaddleFraction)};
+    case LogFramework::kCupy:
+      return {advice(R::kCupyFreeBlocks), advice(R::kCupyParts), advice(R::kCupyManaged)};
+    case LogFramework::kNumba: return {advice(R::kNumbaDelete), advice(R::kLookWhoHolds)};
+    case LogFramework::kWarp: return {advice(R::kWarpPool)};
+    case LogFramework::kJulia: return {advice(R::kJuliaReclaim)};
+    case LogFramework::kMxnet: return {advice(R::kSmallerBatch), advice(R::kMxnetPool)};
+    case LogFramework::kFaiss: return {advice(R::kFaissTemp)};
+    case LogFramework::kBitsandbytes: return {advice(R::kSmallerBatch), advice(R::kBnbPaged)};
+    case LogFramework::kCTranslate2: return {advice(R::kCt2Compute), advice(R::kSmallerBatch)};
+    case LogFramework::kTensorFlow:
+      return {advice(R::kKerasMixedPrecision), advice(R::kSmallerBatch)};
+    case LogFramework::kJax: return {advice(R::kRematOrBatch), advice(R::kJaxShare)};
+    case LogFramework::kUltralytics: return {advice(R::kFewerBoxes)};
+    case LogFramework::kComfyUi:
+      return {advice(R::kComfyLowVram), advice(R::kTiledDecode), advice(R::kSmallerPicture)};
+    default: return {advice(R::kSmallerBatch), advice(R::kLookWhoHolds)};
+  }
+}
 
 bool diagnose_server(const LogOom& oom, std::vector<Finding>& out) {
   switch (oom.format) {
@@ -279,7 +315,10 @@ bool diagnose_server(const LogOom& oom, std::vector<Finding>& out) {
 bool diagnose_library(const LogOom& oom, std::vector<Finding>& out) {
   switch (oom.format) {
     case OomFormat::kKernelResources: out.push_back(kernel(oom)); return true;
-    case OomFormat::kLibraryRequest: out.push_back(request(oom)); return true;
+    case OomFormat::kLibraryRequest:
+      out.push_back(over_own_limit(oom) ? pool_limit(oom) : request(oom));
+      return true;
+    case OomFormat::kRetried: out.push_back(retried(oom)); return true;
     case OomFormat::kLibraryPool: out.push_back(pool_limit(oom)); return true;
     default: return false;
   }

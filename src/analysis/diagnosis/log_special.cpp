@@ -6,6 +6,7 @@
 namespace tonnage::analysis {
 namespace {
 
+using sources::LogFramework;
 using sources::LogOom;
 using sources::OomFormat;
 using S = Statement;
@@ -34,6 +35,19 @@ void shared_memory(const LogOom& oom, std::vector<Finding>& out) {
     finding.text = {fact(S::kSharedMemoryFullOfNccl)};
   if (oom.requested) finding.text.push_back(fact(S::kRequestedThere, {printed(oom.requested)}));
   finding.advice = {advice(R::kLargerShm), advice(R::kFewerWorkers)};
+  // A bus error alone: most often that, but not always.
+  if (oom.text.find("SIGBUS") != std::string::npos ||
+      oom.text.find("Bus error (core") != std::string::npos) {
+    finding.confidence = 0.7;
+    finding.advice.push_back(advice(R::kBusErrorElsewhere));
+  }
+}
+
+// Whose users run models and do not train them.
+bool serves(sources::LogFramework framework) {
+  using F = sources::LogFramework;
+  return framework == F::kOllama || framework == F::kLlamaCpp || framework == F::kVllm ||
+         framework == F::kTgi || framework == F::kSglang;
 }
 
 void killed(const LogOom& oom, const TraceFacts& trace, std::vector<Finding>& out) {
@@ -42,6 +56,12 @@ void killed(const LogOom& oom, const TraceFacts& trace, std::vector<Finding>& ou
   if (oom.framework == sources::LogFramework::kRay && oom.allocated && oom.capacity) {
     finding.text = {fact(S::kRayKilled, {printed(oom.allocated), printed(oom.capacity)})};
     if (oom.requested) finding.text.push_back(fact(S::kWorkerHeld, {printed(oom.requested)}));
+  } else if (oom.text.find("The paging file") != std::string::npos) {
+    finding.text = {fact(S::kPagingFile)};
+    finding.advice = {advice(R::kLargerPagingFile)};
+    return;
+  } else if (oom.allocated && oom.capacity) {
+    finding.text = {fact(S::kOverMemoryLimit, {printed(oom.allocated), printed(oom.capacity)})};
   } else if (oom.format == OomFormat::kServingSwap) {
     finding.text = {fact(S::kSwapTooLarge, {printed(oom.requested), printed(oom.capacity)})};
     finding.advice.push_back(advice(R::kSmallerSwap));
@@ -51,7 +71,8 @@ void killed(const LogOom& oom, const TraceFacts& trace, std::vector<Finding>& ou
     finding.text = {fact(S::kHostRefused, {printed(oom.requested)})};
   } else if (oom.format == OomFormat::kHostKilled) {
     finding.text = {fact(S::kKilledFromOutside)};
-    finding.confidence = 0.7;
+    if (oom.allocated) finding.text.push_back(fact(S::kKilledHeld, {printed(oom.allocated)}));
+    finding.confidence = oom.allocated ? 0.95 : 0.7;
     if (oom.framework == sources::LogFramework::kDeepSpeed)
       finding.advice.push_back(advice(R::kDeepSpeedHost));
     finding.advice.push_back(advice(R::kLookForKiller));
@@ -62,7 +83,7 @@ void killed(const LogOom& oom, const TraceFacts& trace, std::vector<Finding>& ou
     finding.advice.push_back(advice(R::kMetricByBatch, {printed(oom.requested)}));
   else if (trace.collects)
     finding.advice.push_back(advice(R::kMetricByBatchUnknown));
-  finding.advice.push_back(advice(R::kLessOnHost));
+  finding.advice.push_back(advice(serves(oom.framework) ? R::kSmallerModelOnHost : R::kLessOnHost));
 }
 
 void pinned(const LogOom& oom, std::vector<Finding>& out) {
@@ -106,17 +127,35 @@ void torch_storage(const LogOom& oom, const TraceFacts& trace, std::vector<Findi
 
 void driver(const LogOom& oom, const TraceFacts& trace, std::vector<Finding>& out) {
   if (trace.pinning) return pinned(oom, out);
+  const bool torch = oom.framework == LogFramework::kPyTorch || trace.torch;
+  const bool nobody = oom.framework == LogFramework::kUnknown;
   Finding& finding = add(out, Cause::kDriverError, S::kTitleDriver,
-                         {fact(trace.starting ? S::kDriverRefusedContext : S::kDriverRefused)},
+                         {trace.starting ? fact(S::kDriverRefusedContext)
+                          : torch        ? fact(S::kDriverRefused)
+                          : nobody       ? fact(S::kDriverRefusedAnybody)
+                                         : fact(S::kDriverRefusedLibrary, {asking_library(oom)})},
                          trace.starting ? 0.8 : 0.6);
   if (trace.backward) finding.text.push_back(fact(S::kInBackward));
-  finding.advice = {advice(R::kLookWhoHolds), advice(R::kRecordHistory)};
+  finding.advice = {advice(R::kLookWhoHolds)};
+  if (torch) finding.advice.push_back(advice(R::kRecordHistory));
+  if (!torch && !nobody) finding.advice = remedies_of_library(oom);
 }
 
 void library(const LogOom& oom, std::vector<Finding>& out) {
   const bool sure = oom.format == OomFormat::kLibraryAllocFailed;
-  Finding& finding = add(out, Cause::kLibrary, S::kNothing,
-                         {fact(sure ? S::kLibraryHandle : S::kLibraryNotReady)}, sure ? 0.85 : 0.7);
+  const bool torch = oom.framework == LogFramework::kPyTorch;
+  const Fact text =
+      torch ? fact(sure ? S::kLibraryHandle : S::kLibraryNotReady)
+            : fact(sure ? S::kLibraryHandleOf : S::kLibraryNotReadyOf, {asking_library(oom)});
+  Finding& finding = add(out, Cause::kLibrary, S::kNothing, {text}, sure ? 0.85 : 0.7);
+  if (!torch) {
+    finding.title = oom.detail.empty() ? fact(S::kTitleLibraryFull, {asking_library(oom)})
+                                       : fact(S::kTitleLibraryHandle, {name(oom.detail)});
+    finding.advice = remedies_of_library(oom);
+    if (oom.framework == LogFramework::kTensorFlow)
+      finding.advice.insert(finding.advice.begin(), advice(R::kTensorFlowGrowth));
+    return;
+  }
   finding.title =
       fact(sure ? S::kTitleLibraryHandle : S::kTitleLibraryNotReady, {name(oom.detail)});
   finding.advice = {advice(sure ? R::kHandleEarly : R::kHalfBatchShows),
@@ -137,7 +176,8 @@ void tensorflow(const LogOom& oom, std::vector<Finding>& out) {
   for (const uint64_t dim : oom.shape) shape += (shape.empty() ? "" : " x ") + std::to_string(dim);
   std::vector<Fact> text;
   if (shape.empty())
-    text.push_back(oom.detail.empty()
+    text.push_back(!oom.requested ? fact(S::kLibraryRefused, {asking_library(oom)})
+                   : oom.detail.empty()
                        ? fact(S::kAskedFor, {printed(oom.requested)})
                        : fact(S::kAskedForBy, {printed(oom.requested), name(oom.detail)}));
   else if (oom.requested)
@@ -171,6 +211,8 @@ void xla_program(const LogOom& oom, Finding& finding) {
   if (!oom.program) return;
   finding.text.push_back(fact(S::kXlaProgram, {printed(oom.program), printed(oom.arguments),
                                                printed(oom.outputs), printed(oom.temporaries)}));
+  if (oom.fragmentation && oom.fragmentation->bytes >= oom.program->bytes / 50)
+    finding.text.push_back(fact(S::kXlaFragmentation, {printed(oom.fragmentation)}));
   if (oom.peak) finding.text.push_back(fact(S::kXlaLargestBuffer, {printed(oom.peak)}));
   const uint64_t outputs = size(oom.outputs), temporaries = size(oom.temporaries),
                  arguments = size(oom.arguments);
@@ -200,8 +242,10 @@ void jax(const LogOom& oom, std::vector<Finding>& out) {
             {fact(S::kProgramTooLarge,
                   {printed(oom.allocated), printed(oom.capacity), name(oom.detail), bytes(over)})},
             0.95, over);
-    finding.advice = {advice(R::kHaveToGo, {bytes(over)}, over),
-                      advice(R::kAccumulationAddsBuffer)};
+    xla_program(oom, finding);
+    finding.title = fact(S::kTitleProgramTooLarge);
+    finding.advice.insert(finding.advice.begin(), advice(R::kHaveToGo, {bytes(over)}, over));
+    finding.advice.push_back(advice(R::kAccumulationAddsBuffer));
     return;
   }
   if (oom.format == OomFormat::kXlaReserve) {
@@ -209,13 +253,21 @@ void jax(const LogOom& oom, std::vector<Finding>& out) {
     Finding& finding = add(out, Cause::kCapacity, S::kTitleDeviceFull,
                            {fact(S::kAskedOfFree, {printed(oom.requested), printed(oom.free)})},
                            0.85, size(oom.requested));
-    finding.advice = {advice(R::kHaveToGo, {bytes(missing)}, missing)};
+    if (oom.allocated && oom.capacity)
+      finding.text.push_back(
+          fact(S::kDeviceAllocated, {printed(oom.allocated), printed(oom.capacity)}));
+    xla_program(oom, finding);
+    finding.title = fact(S::kTitleDeviceFull);
+    finding.advice.insert(finding.advice.begin(), advice(R::kHaveToGo, {bytes(missing)}, missing));
     return;
   }
   std::vector<Fact> text;
-  text.push_back(oom.detail.empty()
-                     ? fact(S::kMoreAsked, {printed(oom.requested)})
-                     : fact(S::kMoreAskedBy, {printed(oom.requested), name(oom.detail)}));
+  if (oom.free && oom.requested)
+    text.push_back(fact(S::kAskedOfFree, {printed(oom.requested), printed(oom.free)}));
+  else
+    text.push_back(oom.detail.empty()
+                       ? fact(S::kMoreAsked, {printed(oom.requested)})
+                       : fact(S::kMoreAskedBy, {printed(oom.requested), name(oom.detail)}));
   text.push_back(fact(S::kJaxTakesAtStart));
   Finding& finding =
       add(out, Cause::kCapacity, S::kTitleDeviceFull, std::move(text), 0.7, size(oom.requested));
@@ -237,6 +289,15 @@ bool diagnose_host(const LogOom& oom, const TraceFacts& trace, std::vector<Findi
     case OomFormat::kXlaHost: killed(oom, trace, out); return true;
     case OomFormat::kPinnedHost: pinned(oom, out); return true;
     case OomFormat::kMps: mps(oom, out); return true;
+    case OomFormat::kMetalBuffer: {
+      Finding& finding =
+          add(out, Cause::kRequestTooLarge, S::kTitleMetalBuffer,
+              {fact(S::kMetalBuffer, {printed(oom.requested)})}, 0.95, size(oom.requested));
+      finding.advice = {
+          advice(R::kSplitTensor, {printed(oom.requested), bytes(size(oom.requested) / 2)}),
+          advice(R::kSmallerBatch)};
+      return true;
+    }
     default: return false;
   }
 }
@@ -244,9 +305,12 @@ bool diagnose_host(const LogOom& oom, const TraceFacts& trace, std::vector<Findi
 bool diagnose_compiled(const LogOom& oom, std::vector<Finding>& out) {
   switch (oom.format) {
     case OomFormat::kTensorFlowDevice: {
-      Finding& finding = add(out, Cause::kHarmless, S::kTitleTensorFlowTries,
-                             {fact(S::kTensorFlowTries, {printed(oom.requested)})}, 0.7);
-      finding.advice = {advice(R::kTensorFlowGrowth)};
+      Finding& finding =
+          add(out, Cause::kHarmless, S::kNothing,
+              {fact(S::kTensorFlowTries, {printed(oom.requested), asking_library(oom)})}, 0.7);
+      finding.title = fact(S::kTitleTensorFlowTries, {asking_library(oom)});
+      finding.advice = {
+          advice(oom.framework == LogFramework::kJax ? R::kJaxShare : R::kTensorFlowGrowth)};
       return true;
     }
     case OomFormat::kTensorFlowShape:

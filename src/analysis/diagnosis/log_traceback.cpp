@@ -1,5 +1,7 @@
 #include "analysis/diagnosis/log_traceback.h"
 
+#include <algorithm>
+
 #include "analysis/timeline/stacks.h"
 
 namespace tonnage::analysis {
@@ -21,7 +23,9 @@ bool contains_any(std::string_view text, std::initializer_list<const char*> part
 }
 
 void read_frame(const LogFrame& frame, TraceFacts& facts) {
-  const std::string &file = frame.file, &function = frame.function;
+  std::string file = frame.file;  // Windows writes "\\"
+  std::replace(file.begin(), file.end(), '\\', '/');
+  const std::string& function = frame.function;
   if (contains(file, "torch/autograd/")) facts.backward = true;
   if (contains(file, "torch/optim/")) {
     facts.optimizer = true;
@@ -41,6 +45,11 @@ void read_frame(const LogFrame& frame, TraceFacts& facts) {
   if (contains(file, "/vllm/")) facts.server = LogFramework::kVllm;
   if (contains(file, "/sglang/")) facts.server = LogFramework::kSglang;
   if (contains(file, "/text_generation_server/")) facts.server = LogFramework::kTgi;
+  if (contains_any(file, {"/comfy/", "ComfyUI"})) facts.server = LogFramework::kComfyUi;
+  if (contains(file, "stable-diffusion-webui")) facts.server = LogFramework::kWebUi;
+  if (contains(file, "/diffusers/pipelines/")) facts.server = LogFramework::kDiffusers;
+  if (contains(file, "/transformers/generation/")) facts.server = LogFramework::kTransformers;
+  facts.torch |= contains_any(file, {"/torch/"});
 }
 
 }  // namespace
@@ -74,6 +83,7 @@ TraceFacts read_traceback(const LogOom& oom) {
       site.line = site.user_line;
     facts.site = std::move(site);
   }
+  if (!facts.server) facts.server = oom.application;
   if (!facts.server && contains(oom.text, "Capture cuda graph failed"))
     facts.server = LogFramework::kSglang;
   return facts;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 
 namespace tonnage::analysis {
@@ -21,8 +24,6 @@ constexpr Pattern kPatterns[] = {
     {"nn/parallel/data_parallel.py", "replicate", Mechanism::kDataParallelReplica},
     {"nn/parallel/scatter_gather.py", "gather", Mechanism::kDataParallelGather},
     {"nn/parallel/data_parallel.py", "gather", Mechanism::kDataParallelGather},
-    {"nn/parallel/distributed.py", "_ddp_init_helper", Mechanism::kDdpBuckets},
-    {"nn/parallel/distributed.py", "_rebuild_buckets", Mechanism::kDdpBuckets},
     {"distributed/fsdp/", "unshard", Mechanism::kFsdpGathered},
     {"distributed/fsdp/", "all_gather", Mechanism::kFsdpGathered},
     {"deepspeed/runtime/zero/", "", Mechanism::kZero},
@@ -32,9 +33,6 @@ constexpr Pattern kPatterns[] = {
     {"torch/optim/swa_utils.py", "", Mechanism::kMovingAverage},
     {"", "modelema", Mechanism::kMovingAverage},
     {"ema.py", "", Mechanism::kMovingAverage},
-    {"transformers/activations.py", "", Mechanism::kUnfusedActivation},
-    {"", "gelu", Mechanism::kUnfusedActivation},
-    {"", "swish", Mechanism::kUnfusedActivation},
 };
 
 std::string small_letters(const std::string& text) {
@@ -54,9 +52,6 @@ std::optional<Mechanism> mechanism_of(const record::Record& record, uint32_t sta
       if (file.find(pattern.file) == std::string::npos ||
           function.find(pattern.function) == std::string::npos)
         continue;
-      // PyTorch's own functions of that name are fused.
-      if (pattern.mechanism == Mechanism::kUnfusedActivation && owner_of(path) == FileOwner::kTorch)
-        continue;
       return pattern.mechanism;
     }
   }
@@ -71,6 +66,67 @@ bool is_head(const std::string& module) {
   return false;
 }
 
+// Operators that a formula is made of, element by element.
+bool is_elementwise(const std::string& op) {
+  for (const char* name :
+       {"mul", "div", "add", "sub", "rsub", "pow", "square", "tanh", "sigmoid", "exp", "erf",
+        "reciprocal", "neg", "sqrt", "rsqrt", "softplus", "log1p"}) {
+    if (op.starts_with("aten::") && std::string_view(op).substr(6) == name) return true;
+  }
+  return false;
+}
+
+// Activation functions that are written as formulas: several tensors of one size, made one after
+// the other by the same function for the same module, element by element by different operators.
+// What PyTorch itself calls is fused.
+class Formulas {
+ public:
+  explicit Formulas(const Timeline& timeline) : timeline_(timeline), record_(timeline.record()) {}
+
+  void look(const Allocation& a) {
+    const abi::MemoryEvent& event = record_.events[a.alloc_event];
+    if (a.category != Category::kActivation || event.op == abi::kNoId ||
+        a.stack >= record_.stacks.size() || record_.stacks[a.stack].empty() ||
+        !is_elementwise(record_.string(event.op)))
+      return;
+    const abi::Frame& innermost = record_.stacks[a.stack].front();
+    if (owner_of(record_.string(innermost.file)) == FileOwner::kTorch) return;
+    Formula& formula = formulas_[{innermost.file, innermost.function, event.module,
+                                  a.requested_bytes, timeline_.stacks()[a.stack].user_frame}];
+    formula.bytes += a.requested_bytes;
+    ++formula.tensors;
+    formula.ops.insert(event.op);
+    formula.site = timeline_.stacks().site(event);
+  }
+
+  MechanismBytes sum() const {
+    constexpr uint64_t kLeast = 3, kMost = 12;  // more of them are a loop over time
+    MechanismBytes out;
+    out.mechanism = Mechanism::kUnfusedActivation;
+    uint64_t largest = 0;
+    for (const auto& [key, formula] : formulas_) {
+      if (formula.tensors < kLeast || formula.tensors > kMost || formula.ops.size() < 2) continue;
+      out.bytes += formula.bytes;
+      out.count += formula.tensors;
+      ++out.groups;
+      if (formula.bytes <= largest) continue;
+      largest = formula.bytes;
+      out.site = formula.site;
+    }
+    return out;
+  }
+
+ private:
+  struct Formula {
+    uint64_t bytes = 0, tensors = 0;
+    std::set<uint32_t> ops;
+    Site site;
+  };
+  const Timeline& timeline_;
+  const record::Record& record_;
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, int>, Formula> formulas_;
+};
+
 }  // namespace
 
 std::vector<MechanismBytes> find_mechanisms(const Timeline& timeline,
@@ -79,19 +135,20 @@ std::vector<MechanismBytes> find_mechanisms(const Timeline& timeline,
   std::unordered_map<uint32_t, std::optional<Mechanism>> known;
   std::array<MechanismBytes, kMechanismCount> found{};
   std::array<uint64_t, kMechanismCount> largest{};
+  Formulas formulas(timeline);
   for (const Allocation* a : live) {
     if (a->before_history) continue;
+    formulas.look(*a);
     auto [entry, made] = known.try_emplace(a->stack);
     if (made) entry->second = mechanism_of(record, a->stack);
     std::optional<Mechanism> mechanism = entry->second;
     const abi::MemoryEvent& event = record.events[a->alloc_event];
+    if (a->category == Category::kKeyValueCache) mechanism = Mechanism::kGenerationCache;
+    if (timeline.stacks()[a->stack].makes_buckets) mechanism = Mechanism::kDdpBuckets;
     if (!mechanism && a->category == Category::kActivation && event.module != abi::kNoId &&
         is_head(record.string(event.module)))
       mechanism = Mechanism::kLanguageModelHead;
     if (!mechanism) continue;
-    // Activation functions save activations; a temporary of theirs is nothing to speak of.
-    if (*mechanism == Mechanism::kUnfusedActivation && a->category != Category::kActivation)
-      continue;
     const auto index = static_cast<size_t>(*mechanism);
     MechanismBytes& sum = found[index];
     sum.mechanism = *mechanism;
@@ -103,6 +160,7 @@ std::vector<MechanismBytes> find_mechanisms(const Timeline& timeline,
     }
   }
   std::vector<MechanismBytes> out;
+  if (MechanismBytes unfused = formulas.sum(); unfused.bytes > 0) out.push_back(std::move(unfused));
   for (const MechanismBytes& sum : found) {
     if (sum.bytes > 0) out.push_back(sum);
   }
@@ -120,6 +178,7 @@ Statement statement_of(Mechanism mechanism) {
     case Mechanism::kFsdpGathered: return Statement::kByFsdpGathered;
     case Mechanism::kZero: return Statement::kByZero;
     case Mechanism::kKeyValueCache: return Statement::kByKeyValueCache;
+    case Mechanism::kGenerationCache: return Statement::kByGenerationCache;
     case Mechanism::kLanguageModelHead: return Statement::kByLanguageModelHead;
     case Mechanism::kEvaluationCollect: return Statement::kByEvaluationCollect;
     case Mechanism::kMovingAverage: return Statement::kByMovingAverage;
@@ -136,6 +195,7 @@ Remedy remedy_of(Mechanism mechanism) {
     case Mechanism::kFsdpGathered: return Remedy::kFsdpReshard;
     case Mechanism::kZero: return Remedy::kZeroBuckets;
     case Mechanism::kKeyValueCache: return Remedy::kNoUseCache;
+    case Mechanism::kGenerationCache: return Remedy::kFewerTokens;
     case Mechanism::kLanguageModelHead: return Remedy::kFewerLogits;
     case Mechanism::kEvaluationCollect: return Remedy::kEvalAccumulation;
     case Mechanism::kMovingAverage: return Remedy::kAverageOnHost;

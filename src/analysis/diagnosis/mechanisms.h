@@ -17,16 +17,18 @@ enum class Mechanism : uint8_t {
   kFsdpGathered,         // whole parameters of FSDP
   kZero,                 // DeepSpeed's partitions and buffers
   kKeyValueCache,        // use_cache
+  kGenerationCache,      // the same where no gradients are wanted
   kLanguageModelHead,
   kEvaluationCollect,  // outputs that a trainer puts together
   kMovingAverage,      // a second set of weights
   kUnfusedActivation,  // an activation function written as a formula
 };
-inline constexpr size_t kMechanismCount = 10;
+inline constexpr size_t kMechanismCount = 11;
 
 struct MechanismBytes {
   Mechanism mechanism = Mechanism::kDataParallelReplica;
   uint64_t bytes = 0, count = 0;
+  uint64_t groups = 0;  // of kUnfusedActivation: calls of such a function
   Site site;  // of the largest part
 };
 

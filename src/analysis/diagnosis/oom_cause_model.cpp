@@ -15,7 +15,6 @@ constexpr double kLogitsShare = 0.25;
 constexpr double kLargeSampleRatio = 1.25;
 constexpr size_t kShownLines = 4;
 constexpr double kMechanismShare = 0.05;  // of what is allocated
-constexpr uint64_t kFormulaTensors = 3;   // a layer
 
 }  // namespace
 
@@ -220,13 +219,11 @@ void OomDiagnosis::name_mechanisms(Finding& finding) const {
   for (const MechanismBytes& part : f_.mechanisms) {
     const bool formula = part.mechanism == Mechanism::kUnfusedActivation;
     if (share(part.bytes, held_) < kMechanismShare) break;
-    // A formula saves several tensors in each call. A fused function saves one or two.
-    if (formula && (f_.blocks == 0 || part.count < kFormulaTensors * f_.blocks)) continue;
     if (part.mechanism == Mechanism::kLanguageModelHead && finding.cause == Cause::kLogits)
       continue;
     finding.text.push_back(fact(statement_of(part.mechanism), {bytes(part.bytes), at(part.site)}));
     const uint64_t saves =
-        formula ? part.bytes / part.count * (part.count - f_.blocks) : part.bytes;
+        formula ? part.bytes / part.count * (part.count - part.groups) : part.bytes;
     finding.advice.push_back(advice(remedy_of(part.mechanism), {bytes(part.bytes)}, saves));
   }
 }

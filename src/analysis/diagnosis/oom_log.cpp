@@ -58,7 +58,30 @@ void memory_summary(const LogOom& oom, std::vector<Finding>& out) {
   out.push_back(std::move(finding));
 }
 
-void unknown(const LogOom& oom, std::vector<Finding>& out) {
+// A table without errors, printed by the program: what was in use at that moment.
+Finding memory_table(const LogOom& oom) {
+  std::vector<Finding> found;
+  memory_summary(oom, found);
+  Finding finding = std::move(found.front());
+  finding.title = fact(S::kTitleMemoryTable);
+  finding.device = device_of(oom);
+  finding.text.front() = fact(S::kSummaryNoErrors, {count(oom.retries.value_or(0))});
+  finding.evidence.push_back(
+      evidence(fact(S::kLineOfLog, {count(oom.line_number), name(one_line(oom.text))})));
+  return finding;
+}
+
+// A refusal within a search for the batch size: what was looked for.
+void trial(std::vector<Finding>& out) {
+  Finding finding;
+  finding.cause = Cause::kHarmless;
+  finding.title = fact(S::kTitleTrial);
+  finding.text = {fact(S::kTrial)};
+  finding.confidence = 0.9;
+  out.push_back(std::move(finding));
+}
+
+void unknown(const LogOom& oom, const TraceFacts& trace, std::vector<Finding>& out) {
   Finding finding;
   finding.cause = Cause::kUnknown;
   finding.title = fact(S::kTitleOutOfMemory);
@@ -67,6 +90,9 @@ void unknown(const LogOom& oom, std::vector<Finding>& out) {
   finding.text = {oom.requested ? fact(S::kMessageCut, {printed(oom.requested)})
                                 : fact(S::kMessageNoFigures)};
   finding.advice = {advice(R::kWholeMessage)};
+  if (trace.server == sources::LogFramework::kComfyUi)  // its message is never longer
+    finding.advice = {advice(R::kComfyLowVram), advice(R::kTiledDecode),
+                      advice(R::kSmallerPicture)};
   out.push_back(std::move(finding));
 }
 
@@ -81,6 +107,14 @@ Finding untrained_checkpoint(const sources::Log& log) {
       evidence(fact(S::kUntrainedLine, {count(log.checkpoint_warning_line)})));
   finding.advice = {advice(R::kNoReentrance)};
   return finding;
+}
+
+// What such a message cannot say.
+Statement limit_of(const LogOom& oom) {
+  if (oom.format == OomFormat::kKernelResources) return S::kNothing;
+  if (oom.backend == "CPU") return S::kLimitHost;
+  return oom.framework == sources::LogFramework::kPyTorch ? S::kLimitMessageSums
+                                                          : S::kLimitLibrarySums;
 }
 
 const LogCard* card_of(const sources::Log& log, const LogOom& oom) {
@@ -112,12 +146,13 @@ std::vector<Finding> diagnose(const LogOom& oom) {
   std::vector<Finding> findings;
   const TraceFacts trace = read_traceback(oom);
   const LogFigures figures = log_figures(oom);
+  if (oom.is_trial) trial(findings);
   if (oom.format == OomFormat::kMemorySummary) memory_summary(oom, findings);
   const bool special = !findings.empty() || diagnose_host(oom, trace, findings) ||
                        diagnose_compiled(oom, findings) || diagnose_server(oom, findings) ||
                        diagnose_library(oom, findings) || diagnose_disguised(oom, trace, findings);
   if (!special) diagnose_pytorch_figures(oom, figures, trace, findings);
-  if (findings.empty()) unknown(oom, findings);
+  if (findings.empty()) unknown(oom, trace, findings);
   findings.front().primary = true;
   for (Finding& finding : findings) {
     finding.device = device_of(oom);
@@ -145,6 +180,11 @@ Finding finding_of_card(const LogCard& card) {
     named += process.used ? ", " + process.used->text + ")" : ")";
   }
   if (!named.empty()) finding.text.push_back(fact(S::kSmiProcesses, {name(named)}));
+  std::string slices;
+  for (const LogCard::Slice& slice : card.slices)
+    slices += (slices.empty() ? "" : ", ") + ("instance " + std::to_string(slice.instance)) +
+              " with " + slice.used.text + " of " + slice.total.text + " in use";
+  if (!slices.empty()) finding.text.push_back(fact(S::kSmiSlices, {name(slices)}));
   if (card.processes.empty() && card.used.bytes > card.total.bytes / 4)
     finding.text.push_back(fact(S::kSmiNobody));
   finding.evidence.push_back(evidence(fact(S::kSmiLine, {count(card.line_number)})));
@@ -178,6 +218,7 @@ Explanation explain(const sources::Log& log, const ExplainOptions&) {
   }
   if (log.checkpoint_warning_line > 0) out.findings.push_back(untrained_checkpoint(log));
   if (out.failures.empty()) {
+    for (const LogOom& summary : log.summaries) out.findings.push_back(memory_table(summary));
     for (const LogCard& card : log.cards) out.findings.push_back(finding_of_card(card));
     return out;
   }
@@ -189,7 +230,7 @@ Explanation explain(const sources::Log& log, const ExplainOptions&) {
   };
   while (out.lead_failure + 1 < static_cast<int>(out.failures.size()) && harmless(out.lead_failure))
     ++out.lead_failure;
-  out.limits.push_back(fact(S::kLimitMessageSums));
+  out.limits.push_back(fact(limit_of(log.ooms[static_cast<size_t>(out.lead_failure)])));
   std::stable_sort(out.findings.begin(), out.findings.end(),
                    [&](const Finding& a, const Finding& b) {
                      return (a.failure == out.lead_failure) > (b.failure == out.lead_failure);

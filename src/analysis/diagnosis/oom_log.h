@@ -42,6 +42,11 @@ bool diagnose_compiled(const sources::LogOom& oom, std::vector<Finding>& out);
 bool diagnose_server(const sources::LogOom& oom, std::vector<Finding>& out);
 bool diagnose_library(const sources::LogOom& oom, std::vector<Finding>& out);
 
+// What the user of the library that asked can change, best first.
+std::vector<Advice> remedies_of_library(const sources::LogOom& oom);
+// {0} of a statement: the library that asked.
+Figure asking_library(const sources::LogOom& oom);
+
 // What an nvidia-smi table in the log says of the failing GPU.
 void read_cards(const sources::Log& log, const sources::LogOom& oom, std::vector<Finding>& out);
 Finding finding_of_card(const sources::LogCard& card);

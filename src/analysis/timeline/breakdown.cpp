@@ -109,9 +109,10 @@ Breakdown breakdown_at(const Timeline& timeline, int device, uint64_t event) {
 
   uint64_t sum = 0;
   for (const BreakdownRow& r : rows) sum += r.bytes;
-  for (Category category : {Category::kUnknown, Category::kTemporary, Category::kActivation,
-                            Category::kInput, Category::kWorkspace, Category::kBuffer,
-                            Category::kParameter, Category::kGradient, Category::kOptimizerState}) {
+  for (Category category :
+       {Category::kUnknown, Category::kTemporary, Category::kActivation, Category::kInput,
+        Category::kWorkspace, Category::kKeyValueCache, Category::kBuffer, Category::kParameter,
+        Category::kGradient, Category::kOptimizerState}) {
     if (sum <= total) break;
     const uint64_t cut = std::min(row(category).bytes, sum - total);
     row(category).bytes -= cut;

@@ -274,6 +274,7 @@ class Inference {
     const bool same_phase = phase_runs_[a.alloc_event] == phase_runs_[a.free_event];
     if ((e.flags & abi::kEventHostSource) != 0 && born != Phase::kOptimizer)
       return {Category::kInput, 90};
+    if (facts(a).makes_buckets) return {Category::kGradient, 90};
     if (op_runs_[a.alloc_event] != 0 && op_runs_[a.alloc_event] == op_runs_[a.free_event]) {
       return family(a) != OpFamily::kNone ? Guess{Category::kWorkspace, 85}
                                           : Guess{Category::kTemporary, 90};
@@ -343,6 +344,7 @@ class Inference {
     const bool outlived_optimizer = any_between(optimizer_, a.process, a.alloc_event, end);
     const StackFacts& stack = facts(a);
     if (stack.makes_state) return {Category::kOptimizerState, 95};
+    if (stack.makes_buckets) return {Category::kGradient, 90};
     if (stack.converts_module || stack.builds_module) return {Category::kParameter, 80};
     if (library_workspace(a)) return {Category::kWorkspace, 75};
     if ((event(a).flags & abi::kEventHostSource) != 0)

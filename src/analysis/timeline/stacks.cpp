@@ -1,5 +1,6 @@
 #include "analysis/timeline/stacks.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -24,20 +25,56 @@ std::string_view path_in_torch(std::string_view file) {
     if (size_t at = file.rfind(root); at != std::string_view::npos)
       return file.substr(at + root.size());
   }
+  // A checkout; its C++ has the same root.
+  constexpr std::string_view kCheckout = "/pytorch/torch/";
+  if (size_t at = file.rfind(kCheckout); at != std::string_view::npos && file.ends_with(".py"))
+    return file.substr(at + kCheckout.size());
   return {};
+}
+
+// Sources of PyTorch, Python, the C library and compilers, under the folders in which their makers
+// built them. A user's own C++ is the user's.
+bool built_elsewhere(const std::string& file) {
+  if (file.starts_with("./") || file.starts_with("../") || file.ends_with(".o") ||
+      file.ends_with(".S") || file.ends_with("/thread.cc") || file == "thread.cc")
+    return true;
+  for (const char* part :
+       {"/Python-3",       "/python-3",     "/cpython",      "libstdc++",     "/sysdeps/",
+        "/nptl/",          "/csu/",         "/glibc",        "/gcc-",         "/pybind11/",
+        "/bits/",          "/include/c++/", "/Python/ceval", "/Python/",      "/Objects/",
+        "feedstock_root/", "/croot/",       "/third_party/", "/usr/include/", "/cuda/include/",
+        "/thrust/",        "/cub/"})
+    if (contains(file, part)) return true;
+  return false;
+}
+
+// The interpreter's own program: "/usr/bin/python3.11", "/opt/conda/bin/python".
+bool is_interpreter(const std::string& file) {
+  std::string_view name = file;
+  name.remove_prefix(name.rfind('/') + 1);
+  if (!name.starts_with("python")) return false;
+  name.remove_prefix(std::string_view("python").size());
+  return name.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
 // What one file tells, worked out once per file name.
 struct FileFacts {
   FileOwner owner = FileOwner::kUser;
   bool optim = false, module_py = false, nn = false, functional = false, autograd = false,
-       checkpoint = false;
+       checkpoint = false, data_parallel = false;
   bool tensor_py = false, init_py = false;
   bool bare_native = false;  // "engine.cpp"
   OpFamily family = OpFamily::kNone;
 };
 
-FileFacts facts_of_file(const std::string& file) {
+// Paths of Windows are read as those of other systems.
+std::string forward_slashes(std::string file) {
+  std::replace(file.begin(), file.end(), '\\', '/');
+  return file;
+}
+
+FileFacts facts_of_file(const std::string& written) {
+  const std::string file = forward_slashes(written);
   FileFacts facts;
   facts.owner = owner_of(file);
   facts.bare_native = sources::is_native_file(file) && !contains(file, "/");
@@ -49,6 +86,7 @@ FileFacts facts_of_file(const std::string& file) {
   facts.functional = path == "nn/functional.py" || path == "functional.py";
   facts.autograd = path.starts_with("autograd/");
   facts.checkpoint = path == "utils/checkpoint.py";
+  facts.data_parallel = path == "nn/parallel/distributed.py";
   facts.tensor_py = path == "_tensor.py";
   facts.init_py = path == "nn/init.py";
   if (path == "nn/modules/linear.py") facts.family = OpFamily::kMatrix;
@@ -59,7 +97,9 @@ FileFacts facts_of_file(const std::string& file) {
 
 }  // namespace
 
-FileOwner owner_of(const std::string& file) {
+FileOwner owner_of(const std::string& written) {
+  if (written.find('\\') != std::string::npos) return owner_of(forward_slashes(written));
+  const std::string& file = written;
   if (file.empty() || file == "??" || file == "<unknown>") return FileOwner::kNative;
   if (file.starts_with("<frozen") || file.starts_with("<__array_function__"))
     return FileOwner::kPython;
@@ -73,16 +113,14 @@ FileOwner owner_of(const std::string& file) {
     return FileOwner::kTorch;
   if (contains(file, "site-packages/") || contains(file, "dist-packages/"))
     return FileOwner::kPackage;
-  if (contains(file, "/lib/python3") || contains(file, "/lib64/python3")) return FileOwner::kPython;
+  if (contains(file, "/lib/python3") || contains(file, "/lib64/python3") ||
+      contains(file, "/lib/python2"))
+    return FileOwner::kPython;
+  if (contains(file, ":/") && contains(file, "/Lib/")) return FileOwner::kPython;  // Windows
   // Builds of PyTorch name their C++ files by these roots; a user's own C++ is the user's.
   // Python's own and the C library's sources lie in their build folders.
-  if (sources::is_native_file(file) &&
-      (file.starts_with("./") || file.starts_with("../") || contains(file, "/Python-3") ||
-       contains(file, "/python-3") || contains(file, "libstdc++") || contains(file, "/sysdeps/") ||
-       contains(file, "/nptl/") || contains(file, "/csu/") || contains(file, "/glibc") ||
-       contains(file, "/gcc-") || contains(file, "/pybind11/") || contains(file, "/bits/") ||
-       file.ends_with(".o") || file.ends_with("/thread.cc") || file == "thread.cc"))
-    return FileOwner::kNative;
+  if (sources::is_native_file(file) && built_elsewhere(file)) return FileOwner::kNative;
+  if (is_interpreter(file)) return FileOwner::kNative;
   if (contains(file, "/aten/src/") || contains(file, "/c10/") || contains(file, "/torch/csrc/") ||
       ends_with_any(file, {".so", ".so.1", ".so.6"}) || contains(file, ".so."))
     return FileOwner::kNative;
@@ -175,6 +213,7 @@ class StackReader {
     facts.only_user = !frames.empty();
     int package_frame = -1;
     for (size_t f = 0; f < frames.size(); ++f) read_frame(frames, f, package_frame, facts);
+    facts.makes_buckets = makes_buckets(frames);
     const bool users =
         facts.user_frame >= 0 && (package_frame < 0 || facts.user_frame < package_frame);
     facts.line_frame = users ? facts.user_frame : package_frame;
@@ -193,6 +232,18 @@ class StackReader {
       known_[id] = true;
     }
     return files_[id];
+  }
+
+  // Called by DistributedDataParallel itself, not by what it wraps.
+  bool makes_buckets(const std::vector<abi::Frame>& frames) {
+    for (const abi::Frame& frame : frames) {
+      if (owner_of_frame(frame) == FileOwner::kNative) continue;
+      const std::string_view function = bare_name(record_.string(frame.function));
+      return file_facts(frame.file).data_parallel &&
+             (function == "_ddp_init_helper" || function == "_pre_forward" ||
+              function == "forward");
+    }
+    return false;
   }
 
   // Libraries without debug information, as PyTorch's are: a bare name without a line.

@@ -27,6 +27,7 @@ struct StackFacts {
   bool in_functional = false;    // torch/nn/functional.py, torch/functional.py
   bool converts_module = false;  // module.to(), .cuda(), .half()
   bool builds_module = false;    // __init__ or reset_parameters of a module of torch/nn
+  bool makes_buckets = false;    // DistributedDataParallel's own copies of the gradients
   OpFamily family = OpFamily::kNone;
   int line_frame = -1;  // Site::line, index into the stack; -1: none
   int user_frame = -1;  // Site::user_line

@@ -32,9 +32,8 @@ bool appended_to(const at::Tensor& whole, const at::Tensor& part, int64_t dim) {
 }
 
 void label_cache(const at::Tensor& t) {
-  static const uint32_t name = intern("key-value cache");
   label(reinterpret_cast<uint64_t>(t.unsafeGetTensorImpl()->storage().data()),
-        abi::Category::kBuffer, name);
+        abi::Category::kKeyValueCache, 0);
 }
 
 int64_t dimension(const c10::IValue& value) {

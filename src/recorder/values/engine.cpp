@@ -148,10 +148,15 @@ void for_each_result(const OpInfo& info, Values outputs, F f) {
   }
 }
 
+// Those that are arguments, too: while it ran the driver may have copied known data into them, as
+// addmm with out= does before its kernel writes there.
 void forget_results(const OpInfo& info, Values outputs) {
   for_each_result(info, outputs, [](const at::Tensor& t, size_t, int) {
     if (device::plain(t)) forget(t);
   });
+  if (info.rule == OpRule::kFoundInf) return;
+  for (size_t i = 0; i < outputs.size(); i++)
+    if (info.result_is_argument[i]) forget_argument(info.result_kinds[i], outputs[i]);
 }
 
 // --- Loading ---

@@ -15,6 +15,11 @@ constexpr StatementRow kGrowthRows[] = {
     {S::kTitleTensorAndGradient, "{0} leaves a tensor and its gradient behind"},
     {S::kTitleGradientsLeft, "{0} leaves gradients behind"},
     {S::kTitleTensorsLeft, "{0} leaves tensors behind"},
+    {S::kTitleOptimizersLeft, "{0} leaves an optimizer's state behind"},
+    {S::kOptimizersLeft,
+     "{0} of optimizer state stay alive, made {1}. State is made once for each parameter: here "
+     "optimizers are made anew, and something keeps the old ones (a list, a scheduler, a "
+     "closure)."},
 
     {S::kEvalGraphs,
      "Each of {0} {1:s} leaves {2} behind: the tensors that autograd saves in a forward pass "

@@ -26,6 +26,11 @@ constexpr StatementRow kRows[] = {
     {S::kRayKilled,
      "Ray killed the task because the node's own memory was nearly full: {0} of {1} in use."},
     {S::kWorkerHeld, "The killed task held {0} of it."},
+    {S::kKilledHeld, "It held {0}."},
+    {S::kOverMemoryLimit, "The batch system ended it: it had {0} and was allowed {1}."},
+    {S::kPagingFile,
+     "Windows could not promise more memory: its paging file is too small. Loading CUDA libraries "
+     "in several processes (data-loader workers) does that before the memory itself is full."},
     {S::kSwapTooLarge, "The server's swap space is {0} of the {1} that the host has."},
     {S::kTitlePinned, "Pinned host memory was refused, not the GPU's"},
     {S::kPinnedRefused, "{0} of pinned host memory were requested and refused."},
@@ -37,6 +42,11 @@ constexpr StatementRow kRows[] = {
     {S::kTitleUnifiedFull, "PyTorch's tensors fill the memory that PyTorch may use"},
     {S::kUnifiedFull, "{0} of {1} are allocated; {2} more were requested."},
 
+    {S::kTitleMetalBuffer, "One tensor is larger than a buffer may be"},
+    {S::kMetalBuffer,
+     "One tensor of {0} was requested. Metal gives no single buffer that large, even if more is "
+     "free."},
+
     // --- disguised ---
     {S::kTitleExabyte, "More than an exabyte was requested"},
     {S::kSizeOverflowed,
@@ -46,7 +56,7 @@ constexpr StatementRow kRows[] = {
     {S::kTorchStorage,
      "PyTorch's own tensor storage refused ({0}), as versions before 1.0 report it: the card was "
      "full of the program's tensors. The message has no figures."},
-    {S::kTitleDriver, "The CUDA driver had no memory"},
+    {S::kTitleDriver, "The driver had no memory"},
     {S::kDriverRefused,
      "The driver or the runtime refused a request outside PyTorch's allocator (a context, a "
      "library, expandable segments, a wrong device). The message has no figures."},
@@ -58,6 +68,18 @@ constexpr StatementRow kRows[] = {
      "A library could not allocate its handle or workspace: PyTorch's cache and the program's "
      "tensors had left too little of the card."},
     {S::kTitleLibraryNotReady, "{0}: usually an out-of-memory error with another name"},
+    {S::kDriverRefusedAnybody,
+     "The driver or runtime refused an allocation. The message does not say who asked, nor how "
+     "much."},
+    {S::kDriverRefusedLibrary,
+     "The driver or runtime refused memory that {0} asked for; the message has no figures."},
+    {S::kLibraryHandleOf,
+     "A library that {0} uses could not allocate its handle or workspace: what is in use on the "
+     "card had left it too little."},
+    {S::kLibraryNotReadyOf,
+     "A library that {0} uses could not start, or found no algorithm whose workspace fits. Most "
+     "often the card is full, with the memory that {0} took at its start; a driver that does not "
+     "match the library does the same."},
     {S::kLibraryNotReady,
      "A library could not start, or found no algorithm whose workspace fits. Usually the card is "
      "full, also with PyTorch's cache. A driver that does not match the library has the same "
@@ -76,12 +98,20 @@ constexpr StatementRow kRows[] = {
     {S::kBoardFull, "The driver could not map {0}; CPU and GPU share the memory."},
 
     // --- TensorFlow, XLA ---
-    {S::kTitleTensorFlowTries, "TensorFlow tried a large piece first"},
+    {S::kTitleTensorFlowTries, "{0} tried a large piece first"},
     {S::kTensorFlowTries,
-     "The driver did not give {0} in one piece. TensorFlow then tries smaller pieces. This line "
-     "alone is often harmless."},
+     "The driver did not give {0} in one piece. {1} then tries smaller pieces. This line alone is "
+     "often harmless."},
     {S::kAskedFor, "{0} were requested."},
     {S::kAskedForBy, "{0} were requested ({1})."},
+    {S::kTitleRetried, "The program was refused memory and went on with less"},
+    {S::kRetried,
+     "{0} was refused memory in {1}. It says that it goes on in another way: more slowly, with "
+     "less at a time."},
+    {S::kTitleTrial, "A search for the batch size tried until one did not fit"},
+    {S::kTrial,
+     "AutoBatch tries larger and larger batches. This refusal ended the search, not the program; "
+     "the batch size that it then takes is in the next lines."},
     {S::kShapeDidNotFit, "A tensor of shape {0} and type {1} ({2}) did not fit."},
     {S::kShapeDidNotFitNoType, "A tensor of shape {0} did not fit."},
     {S::kPoolInPieces, "{0} of its limit of {1} were free, in pieces: fragmentation."},
@@ -102,6 +132,8 @@ constexpr StatementRow kRows[] = {
     {S::kXlaProgram,
      "The compiled program needs {0} in all: {1} of arguments, {2} of outputs and {3} of "
      "temporaries."},
+    {S::kXlaFragmentation, "{0} of it is lost between buffers (fragmentation)."},
+    {S::kDeviceAllocated, "{0} of {1} are allocated already."},
     {S::kXlaLargestBuffer, "Its largest single buffer has {0}."},
     {S::kTitleXlaOutputs, "The outputs of the compiled program are the largest part"},
     {S::kTitleXlaTemporaries, "The temporaries of the compiled program are the largest part"},
@@ -126,6 +158,7 @@ constexpr StatementRow kRows[] = {
      "One of the GPUs has clearly less free memory than this one: something else runs there."},
     {S::kThisGpuHasFree, "This GPU has {0} free."},
     {S::kTitleLessFreeThanShare, "At the start, less memory is free than the server wants to use"},
+    {S::kFullestGpuHasFree, "The fullest one has {0} free."},
     {S::kLessFreeThanShare,
      "vLLM wants {0} (gpu_memory_utilization {1} of {2}), and {3} are free: {4} were in use before "
      "it started. No key-value cache was made yet."},
@@ -171,6 +204,7 @@ constexpr StatementRow kRows[] = {
     {S::kLibraryRefused, "{0} was refused memory; the message has no figures."},
     {S::kCardHas, "The card has {0}."},
     {S::kPoolReserved, "Its pool has {0} reserved."},
+    {S::kLibraryAskedAbsurd, "{0} asked for {1}, which no machine has."},
     {S::kFreeButRefused,
      "That much was free. Its arena or pool wanted more in one piece, or another limit refused."},
     {S::kTitlePoolLimit, "The limit of {0}'s own pool refused the request, not the card"},

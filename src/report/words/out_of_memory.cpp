@@ -45,6 +45,7 @@ constexpr StatementRow kRows[] = {
     {S::kTitleOutOfMemory, "Out of memory"},
     {S::kTitleUntrained, "A checkpointed part of the model is not trained"},
     {S::kTitleMemorySummary, "PyTorch counted out-of-memory errors"},
+    {S::kTitleMemoryTable, "What torch.cuda.memory_summary() showed"},
     {S::kTitleSmi, "What nvidia-smi showed"},
 
     // --- one tensor ---
@@ -126,6 +127,10 @@ constexpr StatementRow kRows[] = {
     {S::kMadeInTensors, "{0} in {1} made {2}"},
     {S::kAllocatedOf,
      "Tensors have {0} of {1}; {2} more were requested, and {3} were free or cached."},
+    {S::kPoolOfDriver,
+     "{0} more of the card are neither free nor allocated by PyTorch: unused parts of the driver's "
+     "pool (backend:cudaMallocAsync), the context, other processes. The message does not divide "
+     "them."},
     {S::kSlackTooSmall,
      "In one piece, the {0} of cached memory would have been enough. But that is only {1} of the "
      "reserved memory: it would not last long."},
@@ -234,6 +239,9 @@ constexpr StatementRow kRows[] = {
     {S::kByKeyValueCache,
      "{0} of it are a key-value cache made {1} (use_cache). Generation needs it, training does "
      "not."},
+    {S::kByGenerationCache,
+     "{0} of it are the key-value cache of generation, made {1}: it grows with sequences x "
+     "tokens."},
     {S::kByLanguageModelHead,
      "{0} of it are outputs of the language model's head made {1}: tokens x vocabulary size."},
     {S::kByEvaluationCollect,
@@ -267,6 +275,8 @@ constexpr StatementRow kRows[] = {
      "torch.cuda.memory_summary() counts its out-of-memory errors (CUDA OOMs: {0}) and the retries "
      "of "
      "cudaMalloc ({1})."},
+    {S::kSummaryNoErrors,
+     "torch.cuda.memory_summary() counts no out-of-memory error and {0} retries of cudaMalloc."},
     {S::kSummarySums,
      "When it was printed, {0} were allocated and {1} reserved, so {2} were reserved but not "
      "allocated."},
@@ -280,12 +290,18 @@ constexpr StatementRow kRows[] = {
     {S::kSmiNobody,
      "The table names no process on it. They run in another container or under another user, or "
      "the memory of a killed process was not freed."},
+    {S::kSmiSlices, "It is divided (MIG), and a process sees its slice only: {0}."},
     {S::kSmiLine, "line {0} of the log: the row of this GPU"},
 
     // --- what cannot be known ---
     {S::kLimitMessageSums,
      "A message has only sums. A snapshot also shows which tensors fill the memory, whether "
      "something grows, and where the free pieces are (torch.cuda.memory._record_memory_history)."},
+    {S::kLimitLibrarySums,
+     "A message has sums only: what fills the card, and whether something grows, is not in it."},
+    {S::kLimitHost,
+     "How much of the host's memory each process had is not in such a line. The system's log or "
+     "the batch system's accounting has it."},
     {S::kLimitSnapshot,
      "A PyTorch snapshot shows PyTorch's allocator only: contexts, NCCL, other libraries and other "
      "processes are not in it."},

@@ -187,7 +187,7 @@ constexpr RemedyRow kRows[] = {
     {R::kFusedActivation,
      "A fused activation function instead of the formula saves one tensor instead of several of "
      "these {0}",
-     "torch.nn.functional.gelu(x, approximate=\"tanh\")"},
+     "torch.nn.functional.gelu(x, approximate=\"tanh\"), torch.nn.functional.silu(x)"},
     {R::kDdpInstead,
      "DistributedDataParallel instead of nn.DataParallel: one process for each GPU, no copies in "
      "every pass, and outputs stay where they are",
@@ -277,6 +277,11 @@ constexpr RemedyRow kRows[] = {
      "Limit it: use a fixed length and drop the oldest part, or start anew. Joining also holds the "
      "old and the new tensor at the same time ({0})",
      ""},
+    {R::kOneOptimizer,
+     "Make one optimizer before the loop, or let go of the old one (its scheduler and closures, "
+     "too) "
+     "before the next is made; that frees {0} {1:a}",
+     ""},
     {R::kMoveOff,
      "Move what is collected off the GPU (.cpu()), reduce it each {0}, or empty the list: {1} "
      "{0:a}. detach() alone does not move it",
@@ -347,6 +352,18 @@ constexpr RemedyRow kRows[] = {
      "Use fewer data-loader workers and a smaller prefetch_factor, reduce results before they are "
      "collected on the CPU, or raise the container's limit",
      ""},
+    {R::kSmallerModelOnHost,
+     "A smaller model or quantization, a shorter context, or more memory and swap for the host",
+     ""},
+    {R::kLargerPagingFile,
+     "A larger paging file (System, Advanced, Performance, Virtual memory), or fewer data-loader "
+     "workers",
+     "num_workers=0"},
+    {R::kBusErrorElsewhere,
+     "If /dev/shm is not full (df -h /dev/shm): a file that is mapped into memory became shorter, "
+     "or "
+     "its disk is full",
+     "df -h /dev/shm"},
     {R::kLessPinned,
      "Pin less: pin_memory=False, fewer workers and prefetched batches, smaller offload buffers",
      "pin_memory=False"},
@@ -434,6 +451,8 @@ constexpr RemedyRow kRows[] = {
     {R::kSglangFewerRequests, "Fewer requests at once", "--max-running-requests 64"},
     {R::kFreeTheGpus, "Free all GPUs of the group before the start, or leave out the busy one", ""},
     {R::kTgiPrefill, "Fewer prompt tokens in one batch", "--max-batch-prefill-tokens 2048"},
+    {R::kTgiFraction, "A smaller share of the card for the key-value cache",
+     "--cuda-memory-fraction 0.9"},
     {R::kSmallerQuantization, "A smaller quantization (4 bits instead of 8) or a smaller model",
      ""},
     {R::kOffloadPart,
@@ -449,6 +468,14 @@ constexpr RemedyRow kRows[] = {
     {R::kLlamaSmallerBatch, "A smaller micro-batch makes the compute buffer smaller",
      "--ubatch-size 128"},
     {R::kLlamaFewerSlots, "Fewer sequences at once: they share the context", "--parallel 1"},
+    {R::kOllamaContext, "A shorter context: the key-value cache grows with it",
+     "OLLAMA_CONTEXT_LENGTH=4096 (or num_ctx)"},
+    {R::kOllamaCacheType, "A quantized key-value cache, with flash attention",
+     "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0"},
+    {R::kOllamaFewerLayers, "Fewer layers on the GPU; the rest runs on the CPU",
+     "PARAMETER num_gpu N"},
+    {R::kOllamaParallel, "One request at a time, one model at a time",
+     "OLLAMA_NUM_PARALLEL=1 OLLAMA_MAX_LOADED_MODELS=1"},
     {R::kOllamaSmaller, "A smaller model or quantization", ""},
 
     // --- kernels ---
@@ -488,6 +515,27 @@ constexpr RemedyRow kRows[] = {
     {R::kPaddleFraction,
      "Let Paddle allocate memory as it needs it, so that other processes can use the rest",
      "FLAGS_allocator_strategy=auto_growth"},
+    {R::kPaddleLimit, "Raise the limit that was set, if the card has more",
+     "FLAGS_gpu_memory_limit_mb=0"},
+    {R::kFewerBoxes,
+     "Its memory grows with images x boxes x anchors: a smaller batch, or images with fewer boxes "
+     "(crop, tile) keep it on the card",
+     ""},
+    {R::kComfyLowVram, "Let ComfyUI keep less of the model on the card",
+     "--lowvram (or --novram), --disable-smart-memory"},
+    {R::kWebUiLowVram, "Let the web UI keep less of the model on the card",
+     "--medvram (or --lowvram), --xformers"},
+    {R::kTiledDecode, "Decode the picture in tiles", "VAE Decode (Tiled)"},
+    {R::kSmallerPicture,
+     "A smaller picture or video, or fewer of them at once: attention grows with the square of "
+     "their area",
+     ""},
+    {R::kPipelineOffload, "Keep only the part at work on the card, and decode in tiles",
+     "pipe.enable_model_cpu_offload(); pipe.vae.enable_tiling()"},
+    {R::kFewerTokens, "Fewer or shorter sequences at once: the key-value cache grows with both",
+     "max_new_tokens"},
+    {R::kCacheOffload, "Keep the key-value cache on the host, or quantize it",
+     "generate(..., cache_implementation=\"offloaded\")"},
     {R::kCupyFreeBlocks,
      "Free cached blocks before large steps; other libraries on the card cannot use them",
      "cupy.get_default_memory_pool().free_all_blocks()"},

@@ -179,7 +179,8 @@ std::string summary_of(const Explanation& explanation) {
 
 std::vector<std::string> limits_of(const Explanation& explanation) {
   std::vector<std::string> out;
-  for (const Fact& limit : explanation.limits) out.push_back(words_of(limit));
+  for (const Fact& limit : explanation.limits)
+    if (limit.statement != Statement::kNothing) out.push_back(words_of(limit));
   return out;
 }
 

@@ -39,6 +39,8 @@ std::string figure_text(const Figure& figure, char form) {
     case Figure::Kind::kTimes: return fmt::format("{:.{}f}", figure.ratio, figure.decimals);
     case Figure::Kind::kSite: return at_text(figure.site);
     case Figure::Kind::kName: return figure.name;
+    case Figure::Kind::kPrinted:
+      return fmt::format("{} ({})", size_text(figure.number), figure.name);
     case Figure::Kind::kUnit: return unit_text(figure.are_steps, form);
     case Figure::Kind::kEvery:
       return figure.every == 1
@@ -167,6 +169,13 @@ const char* library_title(sources::LogFramework framework) {
     case F::kDeepSpeed: return "DeepSpeed";
     case F::kTorchrun: return "torchrun";
     case F::kWarp: return "Warp";
+    case F::kUltralytics: return "Ultralytics";
+    case F::kComfyUi: return "ComfyUI";
+    case F::kWebUi: return "the Stable Diffusion web UI";
+    case F::kDiffusers: return "Diffusers";
+    case F::kTransformers: return "Transformers";
+    case F::kPyCuda: return "PyCUDA";
+    case F::kOpenCl: return "An OpenCL library";
     case F::kUnknown: break;
   }
   return "A library";

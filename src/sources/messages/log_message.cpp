@@ -11,7 +11,7 @@ namespace tonnage::sources {
 namespace {
 
 constexpr size_t kMaxText = 2000;
-constexpr int kSummaryLines = 40, kAssignmentLines = 24, kOwnerLines = 2;
+constexpr int kSummaryLines = 40, kAssignmentLines = 24, kProgramLines = 40, kOwnerLines = 2;
 
 }  // namespace
 
@@ -26,6 +26,10 @@ bool parse_library(std::string_view text, LogOom& oom, int& lines) {
     oom.format = row.format;
     oom.backend = row.backend;
     lines = row.lines;
+    // TensorFlow has its own copy of XLA (external/local_xla); this one is JAX's.
+    if (row.format == OomFormat::kTensorFlowDevice &&
+        text.find("external/xla/") != std::string_view::npos)
+      oom.framework = LogFramework::kJax;
     if (row.format == OomFormat::kMemorySummary) {
       oom = {};
       lines = kSummaryLines;
@@ -48,6 +52,8 @@ std::optional<LogOom> parse_oom_message(std::string_view text, int& lines) {
     LogOom oom;
     if (!family(text, oom)) continue;
     if (oom.format == OomFormat::kXlaBytes) lines = kAssignmentLines;
+    if (oom.format == OomFormat::kXlaMemorySpace || oom.format == OomFormat::kXlaReserve)
+      lines = kProgramLines;
     if (oom.format == OomFormat::kCudaError) lines = kOwnerLines;
     return keep(oom);
   }
@@ -102,6 +108,8 @@ const char* oom_format_name(OomFormat format) {
     case OomFormat::kKernelResources: return "kernel_resources";
     case OomFormat::kMemorySummary: return "memory_summary";
     case OomFormat::kNvidiaSmi: return "nvidia_smi";
+    case OomFormat::kRetried: return "retried";
+    case OomFormat::kMetalBuffer: return "metal_buffer";
   }
   return "unknown";
 }
@@ -139,6 +147,13 @@ const char* log_framework_name(LogFramework framework) {
     case LogFramework::kDeepSpeed: return "deepspeed";
     case LogFramework::kTorchrun: return "torchrun";
     case LogFramework::kWarp: return "warp";
+    case LogFramework::kUltralytics: return "ultralytics";
+    case LogFramework::kComfyUi: return "comfyui";
+    case LogFramework::kWebUi: return "stable_diffusion_webui";
+    case LogFramework::kDiffusers: return "diffusers";
+    case LogFramework::kTransformers: return "transformers";
+    case LogFramework::kPyCuda: return "pycuda";
+    case LogFramework::kOpenCl: return "opencl";
     case LogFramework::kUnknown: break;
   }
   return "unknown";

@@ -63,6 +63,8 @@ enum class OomFormat : uint8_t {
   kKernelResources,   // shared memory, registers or threads of one kernel
   kMemorySummary,     // torch.cuda.memory_summary()
   kNvidiaSmi,         // nvidia-smi's table
+  kRetried,           // a program that was refused memory says that it goes on with less
+  kMetalBuffer,       // one tensor is larger than a buffer of Metal's may be
 };
 const char* oom_format_name(OomFormat format);
 
@@ -100,6 +102,13 @@ enum class LogFramework : uint8_t {
   kDeepSpeed,
   kTorchrun,
   kWarp,
+  kUltralytics,
+  kComfyUi,
+  kWebUi,
+  kDiffusers,
+  kTransformers,
+  kPyCuda,
+  kOpenCl,
 };
 const char* log_framework_name(LogFramework framework);
 
@@ -142,7 +151,9 @@ struct LogOom {
   std::vector<LogProcess> processes;
   std::vector<uint64_t> shape;  // TensorFlow
   std::string dtype;
-  std::string detail;            // library status, allocator, operator, executable
+  std::string detail;                       // library status, allocator, operator, executable
+  std::optional<LogFramework> application;  // whose program it is, where other lines tell
+  bool is_trial = false;                    // a search for the batch size tried until one failed
   std::string hint;              // the setting that the message suggests: "expandable_segments",
                                  // "max_split_size_mb" or ""
   std::vector<LogFrame> frames;  // of the Python traceback before it, outermost first

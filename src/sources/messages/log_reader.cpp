@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sources/messages/log_lines.h"
+#include "sources/messages/log_scan.h"
 #include "sources/messages/message_table.h"
 #include "sources/messages/trigger_index.h"
 
@@ -16,6 +17,8 @@ constexpr size_t kBfcWindowLines =
     4000;  // TensorFlow prints a long list of chunks before its statistics
 constexpr size_t kWindowBytes = 256 << 10;
 constexpr size_t kWindowBudget = 64 << 20;  // of all windows of a log; then they are short
+constexpr uint64_t kApplicationLines = 12;  // "unloading all models" comes that soon after it
+constexpr size_t kMaxSummaries = 64;
 constexpr uint64_t kSameFailureLines = 30;  // one failure is told in several lines, not far apart
 
 // A line without one of these, or the beginning of a row of the table, is not looked at further.
@@ -51,6 +54,8 @@ constexpr std::string_view kTriggers[] = {"ut of memory",
                                           "ignal 9",
                                           " 137",
                                           "Attempting to",
+                                          "Killed  ",
+                                          "MemoryError",
                                           "Allocation on device"};
 
 bool triggered(std::string_view line) {
@@ -107,7 +112,13 @@ bool tells_again(const LogOom& first, const LogOom& later) {
   const bool old_twice =
       first.format == OomFormat::kTorchStorage && later.format == OomFormat::kTorchStorage;
   if (first.framework == LogFramework::kPyTorch && !bare_host && !old_twice) return false;
-  if (first.framework != later.framework && !bare_driver && !bare_host) return false;
+  // Ollama runs llama.cpp, and both tell of it.
+  const bool runner =
+      first.framework == LogFramework::kOllama || later.framework == LogFramework::kOllama;
+  const bool llama =
+      first.framework == LogFramework::kLlamaCpp || later.framework == LogFramework::kLlamaCpp;
+  if (first.framework != later.framework && !bare_driver && !bare_host && !(runner && llama))
+    return false;
   if (first.requested && later.requested) {
     const uint64_t a = first.requested->bytes, b = later.requested->bytes;
     const uint64_t off = a > b ? a - b : b - a;
@@ -130,8 +141,27 @@ void add_figures(const LogOom& from, LogOom& to) {
     if (!(to.*field)) to.*field = from.*field;
   }
   if (!to.fraction) to.fraction = from.fraction;
+  if (to.shape.empty()) {
+    to.shape = from.shape;
+    to.dtype = from.dtype;
+  }
   if (to.detail.empty()) to.detail = from.detail;
   if (to.frames.empty()) to.frames = from.frames;
+}
+
+// Whose program wrote the line, where it has a mark of its own.
+std::optional<LogFramework> application_of(std::string_view line) {
+  struct Mark {
+    const char* part;
+    LogFramework framework;
+  };
+  constexpr Mark kMarks[] = {{"Got an OOM, unloading all loaded models", LogFramework::kComfyUi},
+                             {"(EngineCore", LogFramework::kVllm},
+                             {"(VllmWorker", LogFramework::kVllm},
+                             {"text_generation_launcher", LogFramework::kTgi}};
+  for (const Mark& mark : kMarks)
+    if (line.find(mark.part) != std::string_view::npos) return mark.framework;
+  return std::nullopt;
 }
 
 class LogReading {
@@ -165,6 +195,7 @@ class LogReading {
             std::string::npos)
       log_.checkpoint_warning_line = log_.lines;
     table_.line(line, log_.lines);
+    look_around(line);
     std::optional<LogOom> oom;
     if (triggered(line)) oom = read_message(line, previous);
     if (!oom) {
@@ -173,9 +204,35 @@ class LogReading {
     }
     if (rank) oom->rank = rank;
     oom->line_number = log_.lines;
+    if (!oom->application) oom->application = application_of(line);
+    if (oom->format == OomFormat::kMemorySummary) {
+      oom->device = summary_device_;
+      if (oom->ooms.value_or(0) == 0) {
+        if (log_.summaries.size() < kMaxSummaries) log_.summaries.push_back(std::move(*oom));
+        return;
+      }
+    }
     last_.clear();  // is no beginning of the next message
     if (auto frames = tracebacks_.take(rank); !frames.empty()) oom->frames = std::move(frames);
+    oom->is_trial = searching_batch_ && oom->frames.empty();
     keep(std::move(*oom));
+  }
+
+  // What other lines say of a message: whose program it is, whether a search tried it on purpose.
+  void look_around(const std::string& line) {
+    if (!log_.ooms.empty() && log_.lines - last_kept_line_ <= kApplicationLines) {
+      if (const auto who = application_of(line); who && !log_.ooms.back().application)
+        log_.ooms.back().application = who;
+    }
+    if (const size_t at = line.find("AutoBatch: "); at != std::string::npos) {
+      if (line.find("Computing optimal batch size", at) != std::string::npos)
+        searching_batch_ = true;
+      else if (line.find("batch-size", at) != std::string::npos)
+        searching_batch_ = false;
+    }
+    constexpr std::string_view kSummary = "memory summary, device ID ";
+    if (const size_t at = line.find(kSummary); at != std::string::npos)
+      summary_device_ = LogScan(line, at + kSummary.size()).number();
   }
 
   // The message that begins in this line.
@@ -257,6 +314,7 @@ class LogReading {
     } else if (!log_.ooms.empty() && log_.lines - last_kept_line_ <= kSameFailureLines &&
                tells_again(log_.ooms.back(), oom)) {
       add_figures(oom, log_.ooms.back());
+      if (oom.framework == LogFramework::kOllama) log_.ooms.back().framework = oom.framework;
     } else if (log_.ooms.size() < kMaxMessages) {
       log_.ooms.push_back(std::move(oom));
     } else {
@@ -270,6 +328,8 @@ class LogReading {
   Tracebacks tracebacks_;
   SmiTable table_;
   std::string last_;
+  bool searching_batch_ = false;            // within Ultralytics' AutoBatch
+  std::optional<uint64_t> summary_device_;  // of the table that was begun
   uint64_t dropped_ = 0, last_kept_line_ = 0;
   size_t window_bytes_ = 0;
 };

@@ -18,8 +18,9 @@ namespace tonnage::sources {
 struct Log {
   std::string source;
   uint64_t lines = 0;
-  std::vector<LogOom> ooms;    // in the log's order
-  std::vector<LogCard> cards;  // of the last nvidia-smi table
+  std::vector<LogOom> ooms;       // in the log's order
+  std::vector<LogCard> cards;     // of the last nvidia-smi table
+  std::vector<LogOom> summaries;  // of torch.cuda.memory_summary() that count no error
   std::vector<std::string> notes;
   // PyTorch's warning that a checkpointed part has no input that wants gradients: nothing in it is
   // trained. 0: not seen.

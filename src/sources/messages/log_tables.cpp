@@ -7,7 +7,7 @@
 namespace tonnage::sources {
 namespace {
 
-constexpr size_t kMaxCards = 64, kMaxProcesses = 64;
+constexpr size_t kMaxCards = 64, kMaxProcesses = 64, kMaxSlices = 16;
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
   std::vector<std::string_view> out;
@@ -53,10 +53,28 @@ LogCard* SmiTable::card(uint64_t index) {
   return found == cards_.end() ? nullptr : &*found;
 }
 
+// "|  0    7   0   0  |   4700MiB /  4864MiB  | ...": GPU, GPU instance, compute instance, device.
+// The row below it has the BAR1 memory and no numbers in front.
+void SmiTable::slice_row(std::string_view text) {
+  LogCard::Slice slice;
+  if (!memory_of(text, slice.used, slice.total)) return;
+  const std::vector<std::string_view> words = split(text.substr(0, text.find('|', 1)), " |\t");
+  const auto gpu = words.empty() ? std::nullopt : whole_number(words.front());
+  LogCard* owner = gpu ? card(*gpu) : nullptr;
+  if (!owner || words.size() < 3 || owner->slices.size() >= kMaxSlices) return;
+  slice.instance = whole_number(words[1]).value_or(0);
+  owner->slices.push_back(std::move(slice));
+}
+
 void SmiTable::line(std::string_view text, uint64_t number) {
   const size_t bar = text.find('|');
   if (bar == std::string_view::npos) return;
   text.remove_prefix(bar);
+  if (text.find("MIG devices:") != std::string_view::npos) in_slices_ = true;
+  if (text.find("Processes:") != std::string_view::npos ||
+      text.find("NVIDIA-SMI") != std::string_view::npos)
+    in_slices_ = false;
+  if (in_slices_) return slice_row(text);
   if (LogSize used, total; memory_of(text, used, total)) {
     const uint64_t index = gpu_.value_or(cards_.size());
     LogCard* known = card(index);
@@ -105,7 +123,7 @@ bool parse_memory_summary(std::string_view text, LogOom& oom) {
     scan.spaces();
     oom.retries = scan.number();
   }
-  if (oom.ooms.value_or(0) == 0) return false;
+  if (!oom.ooms) return false;
   oom.framework = LogFramework::kPyTorch;
   oom.backend = "CUDA";
   oom.format = OomFormat::kMemorySummary;

@@ -20,6 +20,11 @@ struct LogCard {
     std::optional<LogSize> used;
   };
   std::vector<Process> processes;
+  struct Slice {  // a MIG device: a part of the GPU that a process sees as a whole one
+    uint64_t instance = 0;
+    LogSize used, total;
+  };
+  std::vector<Slice> slices;
   uint64_t line_number = 0;
 };
 
@@ -32,10 +37,12 @@ class SmiTable {
  private:
   LogCard* card(uint64_t index);
   std::vector<LogCard> cards_;
+  void slice_row(std::string_view text);
   std::optional<uint64_t> gpu_;  // of the row that was begun
+  bool in_slices_ = false;       // within the table of MIG devices
 };
 
-// From the line that has "CUDA OOMs:" on. False: the table counts no out-of-memory error.
+// From the line that has "CUDA OOMs:" on. False: no such table.
 bool parse_memory_summary(std::string_view text, LogOom& oom);
 
 }  // namespace tonnage::sources

@@ -92,6 +92,17 @@ void parse_hint(std::string_view text, LogOom& oom) {
     oom.hint = "max_split_size_mb";
 }
 
+// The name of a device that PyTorch runs on by an extension ("MUSA out of memory"); "" if the word
+// is none.
+std::string word_before(std::string_view text) {
+  if (text.empty() || text.back() != ' ') return {};
+  text.remove_suffix(1);
+  size_t begin = text.size();
+  while (begin > 0 && text[begin - 1] >= 'A' && text[begin - 1] <= 'Z') --begin;
+  const std::string_view word = text.substr(begin);
+  return word.size() >= 2 && word.size() <= 8 ? std::string(word) : std::string();
+}
+
 }  // namespace
 
 bool parse_pytorch(std::string_view text, LogOom& oom) {
@@ -110,6 +121,7 @@ bool parse_pytorch(std::string_view text, LogOom& oom) {
           break;
         }
       }
+      if (oom.backend.empty()) oom.backend = word_before(before);
       if (scan.literal("more than 1EB memory")) {
         oom.format = OomFormat::kPyTorchTooLarge;
         return true;

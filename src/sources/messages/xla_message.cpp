@@ -17,6 +17,32 @@ uint64_t dtype_bytes(std::string_view dtype) {
   return 0;
 }
 
+// What a TPU's compiler prints behind its message: the parts of the program, and the largest one.
+void read_memory_space(std::string_view text, LogOom& oom) {
+  for (const char* row : {"hbm usage >= <*>arguments <arg>", "Output size <out>;", "output <out> (",
+                          "HLO temp <temp> (",
+                          "Program hbm requirement <prog>:", "HLO temp <*>fragmentation (<frag>)",
+                          "HBM capacity <cap>:", "Currently allocated: <alloc> (",
+                          "heap allocations (without fragmentation) <alloc>"}) {
+    LogOom found;
+    if (!match_pattern(text, row, found)) continue;
+    for (std::optional<LogSize> LogOom::*field :
+         {&LogOom::arguments, &LogOom::outputs, &LogOom::temporaries, &LogOom::program,
+          &LogOom::fragmentation, &LogOom::capacity, &LogOom::allocated})
+      if (found.*field && !(oom.*field)) oom.*field = found.*field;
+  }
+  LogOom largest;
+  if (!match_pattern(text, "Largest program allocations in <*>1. Size: <peak>", largest)) return;
+  oom.peak = largest.peak;
+  if (match_pattern(text, "1. Size: <*>source_file=\"<detail>\" source_line=<units>", largest) &&
+      oom.frames.empty()) {
+    LogFrame frame;
+    frame.file = largest.detail;
+    frame.line = static_cast<uint32_t>(std::min<uint64_t>(largest.units.value_or(0), INT32_MAX));
+    oom.frames.push_back(std::move(frame));
+  }
+}
+
 // XLA's buffer assignment behind the message, and the line of the largest buffer.
 void read_buffer_assignment(std::string_view text, LogOom& oom) {
   if (text.find("BufferAssignment") == std::string_view::npos) return;
@@ -136,6 +162,7 @@ bool parse_jax(std::string_view text, LogOom& oom) {
     oom.detail = std::string(scan.until(". \n", 20));
     if (scan.literal(". Used ")) oom.allocated = scan.size();
     if (scan.literal(" of ")) oom.capacity = scan.size();
+    read_memory_space(text, oom);
     return true;
   }
   scan.seek(0);
@@ -154,14 +181,17 @@ bool parse_jax(std::string_view text, LogOom& oom) {
       oom.backend = "TPU";
       oom.format = OomFormat::kXlaReserve;
       oom.free = scan.size();
+      read_memory_space(text, oom);
       return true;
     }
     oom.requested.reset();
   }
   scan.seek(0);
   const bool exhausted = scan.find("RESOURCE_EXHAUSTED: ") || scan.find("Resource exhausted: ");
-  if (exhausted && (scan.find("ut of memory while trying to allocate ") ||
-                    scan.find("ut of memory allocating "))) {
+  // XLA's other users (Elixir's EXLA, PyTorch/XLA) print it without the status.
+  const bool assigned = text.find("BufferAssignment") != std::string_view::npos;
+  if ((exhausted || assigned) && (scan.find("ut of memory while trying to allocate ") ||
+                                  scan.find("ut of memory allocating "))) {
     oom.framework = LogFramework::kJax;
     oom.format = OomFormat::kXlaBytes;
     oom.requested = scan.size();
