@@ -1,4 +1,6 @@
-"""Small trainings, each with one habit that fills memory: growth_cases.py NAME. The lines that a report should name end with "# NAME"."""
+"""Small trainings, each with one habit that fills memory: growth_cases.py NAME.
+
+The lines that a report should name end with "# NAME"."""
 import sys
 
 import torch
@@ -103,7 +105,8 @@ def snapshots_of_the_weights():
 
     def each(net, optimizer, step):
         step_of(net, optimizer, net(batch()).square().mean())
-        history.append({name: weight.detach().clone() for name, weight in net.state_dict().items()})  # snapshots_of_the_weights
+        history.append({name: weight.detach().clone() for name,
+            weight in net.state_dict().items()})  # snapshots_of_the_weights
     train(each)
 
 
@@ -134,7 +137,8 @@ def gradients_with_a_graph():
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(STEPS):
         loss = net(batch()).square().mean()
-        gradients = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)  # gradients_with_a_graph
+        gradients = torch.autograd.grad(loss, list(net.parameters()),
+            create_graph=True)  # gradients_with_a_graph
         norms.append(sum(g.square().sum() for g in gradients))
         step_of(net, optimizer, net(batch()).square().mean())
 
@@ -150,7 +154,8 @@ def healthy():
 class GatedByHand(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.up, self.gate, self.down = nn.Linear(width, 4 * width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up, self.gate, self.down = nn.Linear(width, 4 * width), nn.Linear(width,
+            4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         gate = self.gate(x)
@@ -209,7 +214,8 @@ def frozen_weights_in_32_bits():
     optimizer = torch.optim.SGD(low.parameters(), 0.1)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         for _ in range(2):
-            step_of(low, optimizer, net(low(batch(4096, 2048))).square().mean())  # frozen_weights_in_32_bits
+            step_of(low, optimizer, net(low(batch(4096,
+                2048))).square().mean())  # frozen_weights_in_32_bits
 
 
 globals()[sys.argv[1]]()
