@@ -18,7 +18,7 @@ INPUT = 5
 WORKSPACE = 6
 TEMPORARY = 7
 BUFFER = 8
-KEY_VALUE_CACHE = 13
+KEY_VALUE_CACHE = 15
 # end of categories
 
 # Gradients keep their places in most programs; their names are told in the first steps, and the states' also now and then.

@@ -39,7 +39,7 @@ enum class MemoryCategory : uint8_t {
   kWorkspace = 6,
   kTemporary = 7,
   kBuffer = 8,
-  kKeyValueCache = 13,
+  kKeyValueCache = 15,
   // end of categories
 };
 
