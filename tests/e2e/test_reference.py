@@ -1,4 +1,6 @@
-"""What the binary says of itself: the last runs, schemas of its JSON, completions, man pages, examples."""
+"""What the binary says of itself: the last runs, schemas of its JSON, completions, man pages,
+examples."""
+
 import json
 import os
 import re
@@ -12,7 +14,19 @@ import pytest
 
 from conftest import BUILD, PROGRAMS, PYTHON, ROOT, TONNAGE, clean_environment
 
-COMMANDS = ["run", "gpus", "report", "explain", "diff", "check", "doctor", "recorder", "version", "schema", "completion"]
+COMMANDS = [
+    "run",
+    "gpus",
+    "report",
+    "explain",
+    "diff",
+    "check",
+    "doctor",
+    "recorder",
+    "version",
+    "schema",
+    "completion",
+]
 SNAPSHOT = ROOT / "tests/data/snapshots/leak_loss.pickle.xz"
 FAILED = ROOT / "tests/data/snapshots/oom_fragment.pickle.xz"
 LEAK = """
@@ -27,10 +41,21 @@ for step in range(8):
 @pytest.fixture
 def plain_run(tonnage, tmp_path):
     """plain_run(CODE): `tonnage run` as a user types it, with the report as text at 80 columns."""
+
     def call(code, *options, gpu="RTX 3060", env=None, name="train.py"):
         script = tmp_path / name
         script.write_text(code)
-        return tonnage("run", "--gpu", gpu, *options, "--", PYTHON, script, env=clean_environment(COLUMNS="80", **(env or {})))
+        return tonnage(
+            "run",
+            "--gpu",
+            gpu,
+            *options,
+            "--",
+            PYTHON,
+            script,
+            env=clean_environment(COLUMNS="80", **(env or {})),
+        )
+
     return call
 
 
@@ -48,19 +73,35 @@ def test_the_last_run_is_explained_without_a_file(plain_run, tonnage, state_home
     assert "no run has been kept" in tonnage("explain").err
     done = plain_run(FITS)
     assert done.code == 0 and done.err.rstrip().splitlines()[-1] == "More: tonnage explain"
-    run, = kept(state_home)
-    assert stat.S_IMODE(run.stat().st_mode) == 0o600 and stat.S_IMODE(run.parent.stat().st_mode) == 0o700
+    (run,) = kept(state_home)
+    assert (
+        stat.S_IMODE(run.stat().st_mode) == 0o600
+        and stat.S_IMODE(run.parent.stat().st_mode) == 0o700
+    )
     said = tonnage("explain", "--brief")
-    assert said.code == 0 and said.out.startswith("last (") and "train.py" in said.out.splitlines()[0] and "did not run out of memory" in said.out
+    assert (
+        said.code == 0
+        and said.out.startswith("last (")
+        and "train.py" in said.out.split("\n\n")[0]
+        and "did not run out of memory" in said.out
+    )
     assert tonnage("report", "--brief").out.startswith("Fits: ")
     assert json.loads(tonnage("report", "--json").out)["source"].startswith("last (")
 
 
 def test_the_main_finding_stands_in_the_report_of_the_run(plain_run, tonnage):
-    full = plain_run("import torch\nblocks = [torch.zeros(1 << 28, device='cuda') for _ in range(40)]\n", "--no-true-need", "--brief")
+    full = plain_run(
+        "import torch\nblocks = [torch.zeros(1 << 28, device='cuda') for _ in range(40)]\n",
+        "--no-true-need",
+        "--brief",
+    )
     assert full.code == 1
-    lines = full.err[full.err.index("Does not fit"):].splitlines()
-    assert "train.py:2" in " ".join(lines[:3]) and any(line.startswith("Reason: ") for line in lines) and lines[-1] == "More: tonnage explain"
+    lines = full.err[full.err.index("Does not fit") :].splitlines()
+    assert (
+        "train.py:2" in " ".join(lines[:3])
+        and any(line.startswith("Reason: ") for line in lines)
+        and lines[-1] == "More: tonnage explain"
+    )
     assert tonnage("explain", "--brief").out.count("train.py:2")
 
 
@@ -77,7 +118,10 @@ def test_two_runs_are_compared_without_files(plain_run, tonnage):
 
 def test_what_is_not_kept(plain_run, tonnage, state_home):
     assert "More:" not in plain_run(FITS, "--no-keep").err and kept(state_home) == []
-    assert "More:" not in plain_run(FITS, env={"TONNAGE_KEEP_RUNS": "0"}).err and kept(state_home) == []
+    assert (
+        "More:" not in plain_run(FITS, env={"TONNAGE_KEEP_RUNS": "0"}).err
+        and kept(state_home) == []
+    )
     for _ in range(3):
         plain_run(FITS, env={"TONNAGE_KEEP_RUNS": "2"})
     assert len(kept(state_home)) == 2
@@ -85,7 +129,10 @@ def test_what_is_not_kept(plain_run, tonnage, state_home):
 
 def test_a_file_that_was_asked_for_is_named(plain_run, tmp_path, state_home):
     done = plain_run(FITS, "--record", tmp_path / "a b.tonnage")
-    assert done.err.rstrip().endswith(f"More: tonnage explain '{tmp_path / 'a b.tonnage'}'") and len(kept(state_home)) == 1
+    assert (
+        done.err.rstrip().endswith(f"More: tonnage explain '{tmp_path / 'a b.tonnage'}'")
+        and len(kept(state_home)) == 1
+    )
 
 
 def test_a_folder_that_cannot_be_used_costs_one_line(plain_run, state_home, tmp_path):
@@ -95,7 +142,12 @@ def test_a_folder_that_cannot_be_used_costs_one_line(plain_run, state_home, tmp_
     done = plain_run(FITS)
     assert done.code == 0 and list((tmp_path / "elsewhere").iterdir()) == []
     said = [line for line in done.err.splitlines() if line.startswith("tonnage: ")]
-    assert len(said) == 1 and "not kept" in said[0] and "Fits: " in done.err and "More:" not in done.err
+    assert (
+        len(said) == 1
+        and "not kept" in said[0]
+        and "Fits: " in done.err
+        and "More:" not in done.err
+    )
 
 
 def test_the_users_line_is_whole_at_80_columns(plain_run, tonnage, tmp_path):
@@ -123,16 +175,23 @@ for _ in range(3):
 """
     done = plain_run(code)
     assert done.code == 0, done.err
-    for text in (done.err, tonnage("explain", env=clean_environment(COLUMNS="80")).out, tonnage("report", env=clean_environment(COLUMNS="80")).out):
-        largest = text[text.index("Largest tensors"):].split("\n\n")[0].splitlines()[1:]
+    for text in (
+        done.err,
+        tonnage("explain", env=clean_environment(COLUMNS="80")).out,
+        tonnage("report", env=clean_environment(COLUMNS="80")).out,
+    ):
+        largest = text[text.index("Largest tensors") :].split("\n\n")[0].splitlines()[1:]
         assert largest and all(re.search(r"train\.py:\d+", line) for line in largest), text
-        assert all(len(line) <= 80 for line in text.splitlines()), [line for line in text.splitlines() if len(line) > 80]
+        assert all(len(line) <= 80 for line in text.splitlines()), [
+            line for line in text.splitlines() if len(line) > 80
+        ]
 
 
 # --- schemas ---
 
+
 def strict(schema):
-    """The published schema as the tests read it: no field that it does not name, no word that it does not list."""
+    """The published schema as the tests read it: no field that it does not name, no other word."""
     if isinstance(schema, list):
         return [strict(part) for part in schema]
     if not isinstance(schema, dict):
@@ -154,8 +213,13 @@ def valid(tonnage):
         jsonschema.Draft202012Validator(strict(published)).validate(document)
         # More fields than today's are no fault for whoever uses the published one.
         if isinstance(document, dict):
-            jsonschema.Draft202012Validator(published).validate({**document, "a_new_field": 1}) if name != "gpus" else None
+            (
+                jsonschema.Draft202012Validator(published).validate({**document, "a_new_field": 1})
+                if name != "gpus"
+                else None
+            )
         return document
+
     return call
 
 
@@ -169,7 +233,11 @@ def test_schemas_are_listed_and_printed(tonnage):
 def test_a_schema_misses_nothing_and_takes_nothing_else(tonnage, valid):
     document = json.loads(tonnage("doctor", "--json").out)
     valid("doctor", document)
-    for broken in ({**document, "schema": 2}, {**document, "problems": "1"}, {key: value for key, value in document.items() if key != "problems"}):
+    for broken in (
+        {**document, "schema": 2},
+        {**document, "problems": "1"},
+        {key: value for key, value in document.items() if key != "problems"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             valid("doctor", broken)
     published = strict(json.loads(tonnage("schema", "doctor").out))
@@ -177,10 +245,24 @@ def test_a_schema_misses_nothing_and_takes_nothing_else(tonnage, valid):
         jsonschema.Draft202012Validator(published).validate({**document, "a_new_field": 1})
 
 
-@pytest.mark.parametrize("name, options", [("facts.py", []), ("fails_for_its_own_reason.py", []), ("needs_more.py", ["--memory", "500MiB", "--true-need"]), ("fraction_caught.py", [])])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("facts.py", []),
+        ("fails_for_its_own_reason.py", []),
+        ("needs_more.py", ["--memory", "500MiB", "--true-need"]),
+        ("fraction_caught.py", []),
+    ],
+)
 def test_reports_of_runs_are_valid(run, valid, tonnage, tmp_path, name, options):
     record = tmp_path / "run.tonnage"
-    result = run(PYTHON, PROGRAMS / name, gpu="RTX 3060", true_need=bool(options), options=[*options, "--record", record])
+    result = run(
+        PYTHON,
+        PROGRAMS / name,
+        gpu="RTX 3060",
+        true_need=bool(options),
+        options=[*options, "--record", record],
+    )
     assert result.report is not None, result.err
     assert not options or result.report["need"]["devices"]
     valid("report", result.report)
@@ -188,23 +270,36 @@ def test_reports_of_runs_are_valid(run, valid, tonnage, tmp_path, name, options)
     valid("explain", json.loads(tonnage("explain", record, "--json").out))
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "tests/data/snapshots").glob("*.pickle.xz")), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize(
+    "file",
+    sorted((ROOT / "tests/data/snapshots").glob("*.pickle.xz")),
+    ids=lambda path: path.name.split(".")[0],
+)
 def test_explanations_of_snapshots_are_valid(tonnage, valid, file):
     valid("explain", json.loads(tonnage("explain", file, "--json", "--memory", "24GiB").out))
 
 
 def test_explanations_of_logs_are_valid(tonnage, valid):
-    logs = [path for path in sorted((ROOT / "tests").rglob("*.log")) if path.stat().st_size < 1 << 20]
+    logs = [
+        path for path in sorted((ROOT / "tests").rglob("*.log")) if path.stat().st_size < 1 << 20
+    ]
     assert logs
     for start in range(0, len(logs), 40):
-        said = tonnage("explain", "--json", *logs[start:start + 40])
+        said = tonnage("explain", "--json", *logs[start : start + 40])
         assert said.code == 0, said.err
         valid("explain", json.loads(said.out))
 
 
 def test_the_other_answers_are_valid(tonnage, valid):
     valid("diff", json.loads(tonnage("diff", SNAPSHOT, FAILED, "--json").out))
-    valid("check", json.loads(tonnage("check", FAILED, "--json", "--max-peak", "1GiB", "--no-leak", "--baseline", SNAPSHOT).out))
+    valid(
+        "check",
+        json.loads(
+            tonnage(
+                "check", FAILED, "--json", "--max-peak", "1GiB", "--no-leak", "--baseline", SNAPSHOT
+            ).out
+        ),
+    )
     valid("gpus", json.loads(tonnage("gpus", "--json").out))
     for card in ("h100", "RTX 3060", "a100 1g.10gb"):
         valid("gpus", json.loads(tonnage("gpus", card, "--json").out))
@@ -212,28 +307,49 @@ def test_the_other_answers_are_valid(tonnage, valid):
 
 # --- completions ---
 
+
 @pytest.fixture(scope="session")
 def completions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("completions")
     files = {}
     for shell in ("bash", "zsh", "fish"):
         files[shell] = folder / f"tonnage.{shell}"
-        files[shell].write_text(subprocess.run([TONNAGE, "completion", shell], capture_output=True, text=True, check=True, timeout=60).stdout)
+        files[shell].write_text(
+            subprocess.run(
+                [TONNAGE, "completion", shell],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            ).stdout
+        )
     return files
 
 
 @pytest.fixture
 def complete(completions, tmp_path):
     """complete(word…): what bash offers for the last of the words, as bash itself parts them."""
+
     def call(*words):
         (tmp_path / "here").mkdir(exist_ok=True)
         (tmp_path / "here/train.log").touch()
         (tmp_path / "here/my run.tonnage").touch()
-        script = f"source {completions['bash']}\nCOMP_WORDS=({' '.join(shlex.quote(word) for word in words)})\nCOMP_CWORD={len(words) - 1}\n_tonnage\n" \
-                 "printf '%s\\n' \"${COMPREPLY[@]}\"\n"
-        done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, cwd=tmp_path / "here", timeout=60)
+        script = (
+            f"source {completions['bash']}\n"
+            f"COMP_WORDS=({' '.join(shlex.quote(word) for word in words)})\n"
+            f"COMP_CWORD={len(words) - 1}\n_tonnage\n"
+            "printf '%s\\n' \"${COMPREPLY[@]}\"\n"
+        )
+        done = subprocess.run(
+            ["bash", "--norc", "-c", script],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path / "here",
+            timeout=60,
+        )
         assert done.returncode == 0 and not done.stderr, done.stderr
         return [line for line in done.stdout.split("\n") if line]
+
     return call
 
 
@@ -257,7 +373,9 @@ def test_bash_completes_gpus_with_blanks(complete):
 
 
 def test_bash_completes_files_and_the_command(complete):
-    assert complete("tonnage", "explain", "tr") == ["train.log"] and complete("tonnage", "run", "--record", "my") == ["my run.tonnage"]
+    assert complete("tonnage", "explain", "tr") == ["train.log"] and complete(
+        "tonnage", "run", "--record", "my"
+    ) == ["my run.tonnage"]
     assert "bash" in complete("tonnage", "run", "--gpu", "h100", "--", "bas")
     assert complete("tonnage", "run", "--gpu", "h100", "--", "cat", "tr") == ["train.log"]
     assert complete("tonnage", "run", "cat", "tr") == ["train.log"]
@@ -272,7 +390,9 @@ def test_every_gpu_that_is_offered_is_one(complete, tonnage):
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
 def test_zsh_reads_its_completions(completions, tmp_path):
-    done = subprocess.run(["zsh", "-n", completions["zsh"]], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["zsh", "-n", completions["zsh"]], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr
     (tmp_path / "_tonnage").write_text(completions["zsh"].read_text())
     # A terminal of zsh's own: what Tab lists.
@@ -280,32 +400,54 @@ def test_zsh_reads_its_completions(completions, tmp_path):
 zmodload zsh/zpty
 zpty shell zsh -f -i
 said() {{ local piece; REPLY=; while zpty -r -t shell piece 2> /dev/null; do REPLY+=$piece; done }}
-zpty -w shell 'PS1=; unsetopt zle_bracketed_paste; fpath=({tmp_path} $fpath); autoload -U compinit; compinit -u -D; zstyle ":completion:*" menu no; print re"ady"'
+zpty -w shell 'PS1=; unsetopt zle_bracketed_paste; fpath=({tmp_path} $fpath)'
+zpty -w shell 'autoload -U compinit; compinit -u -D; zstyle ":completion:*" menu no; print re"ady"'
 for i in {{1..100}}; do sleep 0.1; said; [[ $REPLY == *ready* ]] && break; done
 zpty -w -n shell $'tonnage check --metric al\\t'
 sleep 2; said; print -r -- $REPLY
 zpty -w -n shell $'\\x15tonnage run --gpu rtx\\\\ 3060-\\t'
 sleep 2; said; print -r -- $REPLY
 """
-    done = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, errors="replace", timeout=120, env=clean_environment(TERM="dumb", HOME=str(tmp_path)))
+    done = subprocess.run(
+        ["zsh", "-f", "-c", script],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        env=clean_environment(TERM="dumb", HOME=str(tmp_path)),
+    )
     assert "allocated" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="no fish")
 def test_fish_completes(completions, tmp_path):
-    assert subprocess.run(["fish", "--no-execute", completions["fish"]], capture_output=True, timeout=60).returncode == 0
+    assert (
+        subprocess.run(
+            ["fish", "--no-execute", completions["fish"]], capture_output=True, timeout=60
+        ).returncode
+        == 0
+    )
 
     def complete(line):
-        done = subprocess.run(["fish", "-N", "-c", f"source {completions['fish']}; complete -C {shlex.quote(line)}"], capture_output=True, text=True, timeout=60,
-                              env=clean_environment(HOME=str(tmp_path)))
+        done = subprocess.run(
+            ["fish", "-N", "-c", f"source {completions['fish']}; complete -C {shlex.quote(line)}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=clean_environment(HOME=str(tmp_path)),
+        )
         assert done.returncode == 0 and not done.stderr, done.stderr
         return [entry.split("\t")[0] for entry in done.stdout.splitlines()]
+
     assert set(COMMANDS) <= set(complete("tonnage "))
     assert complete("tonnage check --metric al") == ["allocated"]
-    assert "RTX 3060" in complete("tonnage run --gpu RTX") and "--no-stacks" in complete("tonnage run --no-")
+    assert "RTX 3060" in complete("tonnage run --gpu RTX") and "--no-stacks" in complete(
+        "tonnage run --no-"
+    )
 
 
 # --- man pages and help ---
+
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory):
@@ -315,7 +457,9 @@ def pages(tmp_path_factory):
 
 
 def test_there_is_a_man_page_for_each_command(pages):
-    assert sorted(path.name for path in pages.iterdir()) == sorted(["tonnage.1", *(f"tonnage-{name}.1" for name in COMMANDS)])
+    assert sorted(path.name for path in pages.iterdir()) == sorted(
+        ["tonnage.1", *(f"tonnage-{name}.1" for name in COMMANDS)]
+    )
     text = (pages / "tonnage-run.1").read_text()
     for option in ("no\\-keep", "true\\-need", "gpu"):
         assert f"\\fB\\-\\-{option}\\fR" in text
@@ -323,15 +467,28 @@ def test_there_is_a_man_page_for_each_command(pages):
 
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="no mandoc")
 def test_mandoc_has_nothing_to_say_of_them(pages):
-    done = subprocess.run(["mandoc", "-Tlint", "-Wstyle", *sorted(pages.iterdir())], capture_output=True, text=True, timeout=60)
-    said = [line for line in done.stdout.splitlines() if "outdated mandoc.db" not in line and "bad cross reference" not in line and "referenced manual not found" not in line]
+    done = subprocess.run(
+        ["mandoc", "-Tlint", "-Wstyle", *sorted(pages.iterdir())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = [
+        line
+        for line in done.stdout.splitlines()
+        if "outdated mandoc.db" not in line
+        and "bad cross reference" not in line
+        and "referenced manual not found" not in line
+    ]
     assert said == []
 
 
 @pytest.mark.skipif(not shutil.which("groff"), reason="no groff")
 def test_groff_has_nothing_to_say_of_them(pages):
     for page in pages.iterdir():
-        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0 and not done.stderr, done.stderr
     text = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
     assert "NAME" in text and "SYNOPSIS" in text
@@ -340,16 +497,22 @@ def test_groff_has_nothing_to_say_of_them(pages):
 def examples_of(tonnage, command):
     lines = tonnage(command, "--help").out.splitlines()
     assert "Examples:" in lines, command
-    return [line.strip() for line in lines[lines.index("Examples:") + 1:] if line.startswith("  ")]
+    return [line.strip() for line in lines[lines.index("Examples:") + 1 :] if line.startswith("  ")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples_that_are_right(tonnage, command, tmp_path):
-    """An example is parsed by the command line itself: with --help behind its options nothing is run."""
+    """The command line itself parses an example: with --help behind its options nothing is run."""
     examples = examples_of(tonnage, command)
     assert 1 <= len(examples) <= 6
     for example in examples:
-        words = shlex.split(re.sub(r"\$\(.*\)", "x", example.split("|")[-1 if "| tonnage" in example else 0].split(" > ")[0]))
+        words = shlex.split(
+            re.sub(
+                r"\$\(.*\)",
+                "x",
+                example.split("|")[-1 if "| tonnage" in example else 0].split(" > ")[0],
+            )
+        )
         assert words[0] == "tonnage" and words[1] in (command, "--version"), example
         end = words.index("--") if "--" in words else len(words)
         done = tonnage(*words[1:end], "--help", cwd=tmp_path)
@@ -357,11 +520,21 @@ def test_help_has_examples_that_are_right(tonnage, command, tmp_path):
         if command != "run":
             continue
         options = [word.split("=")[0] for word in words[2:end] if word.startswith("-")]
-        assert end < len(words) and all(option in tonnage("run", "--help").out for option in options), example
+        assert end < len(words) and all(
+            option in tonnage("run", "--help").out for option in options
+        ), example
 
 
 def test_what_is_installed(prefix):
-    assert (prefix / "share/man/man1/tonnage.1").exists() and (prefix / "share/man/man1/tonnage-run.1").exists()
-    for name in ("bash-completion/completions/tonnage", "zsh/site-functions/_tonnage", "fish/vendor_completions.d/tonnage.fish"):
+    assert (prefix / "share/man/man1/tonnage.1").exists() and (
+        prefix / "share/man/man1/tonnage-run.1"
+    ).exists()
+    for name in (
+        "bash-completion/completions/tonnage",
+        "zsh/site-functions/_tonnage",
+        "fish/vendor_completions.d/tonnage.fish",
+    ):
         assert (prefix / "share" / name).stat().st_size > 1000
-    assert json.loads((prefix / "share/tonnage/schema/report.schema.json").read_text())["$schema"].endswith("2020-12/schema")
+    assert json.loads((prefix / "share/tonnage/schema/report.schema.json").read_text())[
+        "$schema"
+    ].endswith("2020-12/schema")
