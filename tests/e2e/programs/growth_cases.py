@@ -105,8 +105,9 @@ def snapshots_of_the_weights():
 
     def each(net, optimizer, step):
         step_of(net, optimizer, net(batch()).square().mean())
-        history.append({name: weight.detach().clone() for name,
-            weight in net.state_dict().items()})  # snapshots_of_the_weights
+        weights = net.state_dict()
+        copies = {k: w.clone() for k, w in weights.items()}  # snapshots_of_the_weights
+        history.append(copies)
     train(each)
 
 
@@ -114,8 +115,8 @@ def metrics_as_tensors():
     bar = {}
 
     def each(net, optimizer, step):
-        output = net(batch())
-        bar.setdefault("output", []).append(output.detach())  # metrics_as_tensors
+        output = net(batch())  # metrics_as_tensors
+        bar.setdefault("output", []).append(output.detach())
         step_of(net, optimizer, output.square().mean())
     train(each)
 
