@@ -46,7 +46,8 @@ struct AllocatorSettings {
   std::vector<uint32_t> roundup_power2_divisions;  // 16 entries (1 MiB .. 64 GiB) or empty
 };
 
-// A segment as a snapshot's end state gives it (a Tonnage record has none: its history is complete).
+// A segment as a snapshot's end state gives it (a Tonnage record has none: its history is
+// complete).
 struct BlockState {
   uint64_t address = 0, size_bytes = 0, requested_bytes = 0;
   enum class State : uint8_t { kActive, kPendingFree, kInactive } state = State::kInactive;
@@ -73,7 +74,8 @@ struct CommandError {
   bool interrupted = false;  // KeyboardInterrupt
 };
 
-// A limit of the host's that ended the command from outside. The driver's own events tell of others.
+// A limit of the host's that ended the command from outside. The driver's own events tell of
+// others.
 struct HostLimit {
   std::string name;    // "cgroup_memory"; "": none did
   uint64_t bytes = 0;  // 0: not known

@@ -383,7 +383,7 @@ TEST_F(GraphTest, AnExecutableGraphIsUpdatedOrRefuses) {
   CU_OK(set(stream_, 5));
   CU_OK(end());
   CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
-  const CUgraph first = graph_;
+  CUgraph first = graph_;
   CU_OK(begin());
   CU_OK(set(stream_, 6));
   CU_OK(end());

@@ -1,4 +1,4 @@
-"""tools/check_wheel.py: a wheel that `make wheel` made holds it, and each kind of fault is found."""
+"""tools/check_wheel.py: a wheel of `make wheel` holds it, and each kind of fault is found."""
 import sys
 import zipfile
 

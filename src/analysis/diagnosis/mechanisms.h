@@ -29,7 +29,7 @@ struct MechanismBytes {
   Mechanism mechanism = Mechanism::kDataParallelReplica;
   uint64_t bytes = 0, count = 0;
   uint64_t groups = 0;  // of kUnfusedActivation: calls of such a function
-  Site site;  // of the largest part
+  Site site;            // of the largest part
 };
 
 // Of the live allocations of one process, largest first.

@@ -134,9 +134,10 @@ function blockPanel(view) {
 const classOf = name => name.startsWith("fits") ? "good"
                       : name === "does_not_fit" || name === "failed" ? "bad"
                                                                      : "";
-const verdictOf = device =>
-  device.verdict_text === null ? null
-                               : el("span", { class: classOf(device.verdict) }, device.verdict_text);
+function verdictOf(device) {
+  if (device.verdict_text === null) return null;
+  return el("span", { class: classOf(device.verdict) }, device.verdict_text);
+}
 
 // The course of allocated memory in a few pixels.
 function sparkline(series, largest) {

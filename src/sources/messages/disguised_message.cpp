@@ -79,6 +79,51 @@ bool parse_array(std::string_view text, LogOom& oom) {
   return true;
 }
 
+// What NCCL says where it gets no memory: its own allocation, or a call's error.
+bool parse_nccl(std::string_view text, LogOom& oom) {
+  LogScan scan(text);
+  if (scan.find("Failed to CUDA calloc ") || scan.find("Failed to CUDA malloc ")) {
+    oom.framework = LogFramework::kNccl;
+    oom.format = OomFormat::kNcclCalloc;
+    scan.literal("async ");
+    if (const auto bytes = scan.number()) oom.requested = exact_bytes(*bytes);
+    return true;
+  }
+  // Only NCCL writes it so; its own name may stand lines before.
+  if (scan.find("Cuda failure ")) {
+    scan.number();
+    scan.spaces();
+    if (scan.literal("'out of memory'")) {
+      oom.framework = LogFramework::kNccl;
+      oom.format = OomFormat::kNcclWarn;
+      return true;
+    }
+  }
+  return false;
+}
+
+// The system ended a process for want of host memory.
+bool parse_killed(std::string_view text, LogOom& oom) {
+  LogScan scan(text);
+  LogOom shell;  // a shell's word for the end of its child: "line 12: 4711 Killed"
+  const bool killed = match_pattern(text, "line <units>: <unitsthere> Killed ", shell);
+  for (const char* sign :
+       {killed ? "Killed" : "Out of memory: Killed process", "oom-kill:", "oom_kill event",
+        "OOMKilled", "exitcode : -9", "exitcode: -9", "exitcode=-9", "exit code 137",
+        "exit status 137", "exited with code 137", "died with <Signals.SIGKILL: 9>",
+        "is killed by signal: Killed", "received signal 9", "signal 9 (SIGKILL)",
+        "Signal 9 (SIGKILL)"}) {
+    scan.seek(0);
+    if (!scan.find(sign)) continue;
+    oom.framework = LogFramework::kUnknown;
+    oom.backend = "CPU";
+    oom.format = OomFormat::kHostKilled;
+    oom.detail = sign;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool parse_disguised(std::string_view text, LogOom& oom) {
@@ -99,23 +144,7 @@ bool parse_disguised(std::string_view text, LogOom& oom) {
     oom.format = OomFormat::kNvmlAssert;
     return true;
   }
-  if (scan.find("Failed to CUDA calloc ") || scan.find("Failed to CUDA malloc ")) {
-    oom.framework = LogFramework::kNccl;
-    oom.format = OomFormat::kNcclCalloc;
-    scan.literal("async ");
-    if (const auto bytes = scan.number()) oom.requested = exact_bytes(*bytes);
-    return true;
-  }
-  // Only NCCL writes it so; its own name may stand lines before.
-  if (scan.find("Cuda failure ")) {
-    scan.number();
-    scan.spaces();
-    if (scan.literal("'out of memory'")) {
-      oom.framework = LogFramework::kNccl;
-      oom.format = OomFormat::kNcclWarn;
-      return true;
-    }
-  }
+  if (parse_nccl(text, oom)) return true;
   for (const char* error :
        {"cuda runtime error (2) : out of memory", "CUDA error: out of memory",
         "HIP error: out of memory", "CUDA driver error: out of memory", "error=2 : out of memory",
@@ -160,22 +189,7 @@ bool parse_disguised(std::string_view text, LogOom& oom) {
     oom.detail = std::string_view(sign).substr(0, std::string_view(sign).find(" when"));
     return true;
   }
-  LogOom shell;  // a shell's word for the end of its child: "line 12: 4711 Killed"
-  const bool killed = match_pattern(text, "line <units>: <unitsthere> Killed ", shell);
-  for (const char* sign :
-       {killed ? "Killed" : "Out of memory: Killed process", "oom-kill:", "oom_kill event",
-        "OOMKilled", "exitcode : -9", "exitcode: -9", "exitcode=-9", "exit code 137",
-        "exit status 137", "exited with code 137", "died with <Signals.SIGKILL: 9>",
-        "is killed by signal: Killed", "received signal 9", "signal 9 (SIGKILL)",
-        "Signal 9 (SIGKILL)"}) {
-    scan.seek(0);
-    if (!scan.find(sign)) continue;
-    oom.framework = LogFramework::kUnknown;
-    oom.backend = "CPU";
-    oom.format = OomFormat::kHostKilled;
-    oom.detail = sign;
-    return true;
-  }
+  if (parse_killed(text, oom)) return true;
   // Python's own word, alone in its line.
   const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size()));
   if (line == "MemoryError" || line == "MemoryError:") {
