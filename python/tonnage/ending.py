@@ -64,6 +64,11 @@ def _chain(error):
     return chain
 
 
+def _says_no_memory(error):
+    """MemoryError: pools of GPU memory (CuPy, RMM) raise it, or a class of theirs below it."""
+    return isinstance(error, MemoryError) or NO_MEMORY.search(type(error).__name__ + " " + str(error)[:20000]) is not None
+
+
 def describe(error):
     places = _places(error)
     place = next((p for p in places if not _installed(p[0])), places[0] if places else ("", 0, ""))
@@ -76,7 +81,7 @@ def describe(error):
         "file": place[0],
         "line": place[1],
         "function": place[2],
-        "memory": any(NO_MEMORY.search(type(e).__name__ + " " + str(e)[:20000]) for e in chain),
+        "memory": any(_says_no_memory(e) for e in chain),
         "interrupted": isinstance(error, KeyboardInterrupt),
     }
 

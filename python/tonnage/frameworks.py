@@ -4,9 +4,11 @@ framework has been imported. Nothing here raises, prints, or starts a GPU.
   - The Python line behind each allocation is recorded (libtonnage_python.so), unless PyTorch is there: its recorder does more.
   - At the end each framework is asked for its allocator's own figures, because the driver sees only what the allocator holds: JAX and
     TensorFlow take most of the card at their start. The report has them as notes.
+  - JAX's allocator refuses what is more than it holds without asking the driver. Its error tells of it, where the program gets it.
 """
 import atexit
 import ctypes
+import re
 import sys
 
 FRAMEWORKS = ("jax", "tensorflow", "cupy", "numba.cuda", "warp")
@@ -22,6 +24,8 @@ def imported(name):
     ask = {"jax": _ask_jax, "tensorflow": _ask_tensorflow, "cupy": _ask_cupy, "warp": _ask_warp}.get(name)
     if ask is not None:
         atexit.register(_quietly, ask)
+    if name == "jax":
+        _watch_jax_errors()
 
 
 def _quietly(ask):
@@ -32,6 +36,52 @@ def _quietly(ask):
             _library.tonnage_python_note(text.encode())
     except Exception:
         pass
+
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def refused_bytes(text):
+    """The bytes that XLA's allocator did not have, as its error says; None: another error."""
+    if not text.startswith("RESOURCE_EXHAUSTED"):
+        return None
+    found = re.search(r"(?:allocate|allocating) ([0-9.]+) ?([KMGT]iB|B|[KMG])?\b", text)
+    return int(float(found[1].rstrip(".")) * _UNITS[found[2] or ""]) if found else None
+
+
+def _watch_jax_errors():
+    """XLA's errors are made when the program gets them, on its own line."""
+    errors = getattr(sys.modules["jax"], "errors", None)
+    error_type = getattr(errors, "JaxRuntimeError", None) or getattr(errors, "XlaRuntimeError", None)
+    make = error_type.__init__
+
+    def __init__(self, *arguments, **named):
+        make(self, *arguments, **named)
+        try:
+            _tell_refusal(str(arguments[0]) if arguments else "")
+        except Exception:
+            pass
+
+    error_type.__init__ = __init__
+
+
+def _tell_refusal(text):
+    bytes_asked = refused_bytes(text)
+    if bytes_asked is None or not _library.tonnage_python_driver_runs():
+        return
+    from jax._src import xla_bridge
+
+    backend = getattr(xla_bridge, "_backends", {}).get("cuda")
+    devices = backend.local_devices() if backend is not None else []
+    # The error does not name the card: the fullest one of those that could not have given it.
+    free = {device.local_hardware_id: stats["bytes_limit"] - stats["bytes_in_use"] for device in devices
+            if {"bytes_limit", "bytes_in_use"} <= (stats := device.memory_stats() or {}).keys()}
+    if not free:
+        return
+    device = min(free, key=free.get)
+    refused = _library.tonnage_python_refused
+    refused.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64]
+    refused(b"jax_pool", device, bytes_asked, free[device])
 
 
 def size(count):

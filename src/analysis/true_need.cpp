@@ -19,9 +19,13 @@ using record::TrueNeed;
 constexpr double kSamePeak = 0.001;
 // A command that fills this part of a card without limit takes a share of what there is.
 constexpr double kShareOfCard = 0.3;
-// Free memory in pieces does not shrink as the tensors do: a remedy is enough only if this part of
-// what varies may come on top.
+// Free memory in pieces does not shrink as the tensors do. An estimate keeps its share of what is
+// allocated. And a remedy is enough only if so much may come on top: this part of what varies,
 constexpr double kRoomForPieces = 1.0 / 8;
+// and two of the segments that PyTorch takes from the driver for tensors of 1 to 10 MiB: with a
+// smaller batch, tensors that had memory of their own lie in such segments, and leave them half
+// empty.
+constexpr uint64_t kRoomForSegmentBytes = 2 * (20 << 20);
 constexpr double kLeastSaving = 0.02;  // of the need: less is no remedy
 constexpr size_t kMostLoads = 1 << 16;
 
@@ -41,7 +45,7 @@ struct Load {
 struct PeakParts {
   uint64_t need = 0;
   uint64_t always = 0;      // not PyTorch's: context, code, other libraries
-  uint64_t cached = 0;      // beside the most that was allocated
+  double pieces = 0;        // bytes in free pieces for each byte that is allocated
   std::vector<Load> loads;  // moments that no other one exceeds in both parts
   uint64_t checkpointing_frees = 0;
   uint32_t blocks = 0;
@@ -53,6 +57,15 @@ bool is_pass(const Timeline& timeline, const Allocation& a) {
   const abi::MemoryEvent& made = timeline.record().events[a.alloc_event];
   const Phase phase = phase_of(timeline.record(), timeline.stacks(), made, true);
   return phase != Phase::kOptimizer && phase != Phase::kInit;
+}
+
+// What is alive through a whole step was not made for a batch: buffers, caches, a data set that
+// lies on the card.
+bool outlives_a_step(const Timeline& timeline, const Allocation& a) {
+  return std::any_of(timeline.steps().begin(), timeline.steps().end(), [&](const Step& step) {
+    return step.complete && step.process == a.process && a.free_event >= step.end_event &&
+           (a.before_history || a.alloc_event < step.first_event);
+  });
 }
 
 // Temporaries as large as a parameter are gradients on their way, or copies of weights; those of
@@ -97,7 +110,8 @@ std::vector<Load> loads_of(const Timeline& timeline, int device) {
     if (a.device != device) continue;
     const bool in_pass = is_pass(timeline, a);
     const auto bytes = static_cast<int64_t>(a.block_bytes);
-    const bool grows = grows_with_batch(a, in_pass, parameter_sizes);
+    const bool grows =
+        grows_with_batch(a, in_pass, parameter_sizes) && !outlives_a_step(timeline, a);
     const int64_t fixed_bytes = grows ? 0 : bytes, grown_bytes = grows ? bytes : 0;
     changes.push_back({a.before_history ? 0 : a.alloc_event, fixed_bytes, grown_bytes, in_pass});
     if (a.free_event != kNever)
@@ -130,10 +144,14 @@ PeakParts parts_of(const Timeline& timeline, int device) {
   parts.need = peak.device_bytes;
   parts.always = peak.device_bytes - std::min(peak.device_bytes, peak.reserved_bytes);
   const uint64_t of_pytorch = parts.need - parts.always;
-  parts.cached = of_pytorch - std::min(of_pytorch, allocated.allocated_bytes);
   parts.loads = loads_of(timeline, device);
-  uint64_t most_grown = 0;
-  for (const Load& load : parts.loads) most_grown = std::max(most_grown, load.grows);
+  uint64_t most_grown = 0, most = 0;
+  for (const Load& load : parts.loads) {
+    most_grown = std::max(most_grown, load.grows);
+    most = std::max(most, load.fixed + load.grows);
+  }
+  if (most > 0 && of_pytorch > most)
+    parts.pieces = static_cast<double>(of_pytorch - most) / static_cast<double>(most);
   const OomFacts facts = collect_oom_facts(timeline, allocated.event, {});
   if (facts.blocks >= 3) {
     const uint64_t all = facts.blocks * facts.block_bytes;
@@ -146,13 +164,14 @@ PeakParts parts_of(const Timeline& timeline, int device) {
 }
 
 // What the device must have with this share of the batch, where the passes have `freed` less of the
-// whole batch's memory. `room_for_pieces`: so much more of what varies.
-double need_with(const PeakParts& parts, double share, uint64_t freed, double room_for_pieces = 0) {
+// whole batch's memory. `more`: so much more of what varies.
+double need_with(const PeakParts& parts, double share, uint64_t freed, double more = 0) {
   double most = 0;
   for (const Load& load : parts.loads) {
     const uint64_t grows = load.grows - (load.in_pass ? std::min(freed, load.grows) : 0);
-    const double varies = share * static_cast<double>(grows + parts.cached);
-    most = std::max(most, static_cast<double>(load.fixed) + varies * (1 + room_for_pieces));
+    const double varies = share * static_cast<double>(grows);
+    const double allocated = static_cast<double>(load.fixed) + varies;
+    most = std::max(most, allocated * (1 + parts.pieces) + varies * more);
   }
   return static_cast<double>(parts.always) + most;
 }
@@ -160,7 +179,9 @@ double need_with(const PeakParts& parts, double share, uint64_t freed, double ro
 // What is left of the batch when the rest of the peak stays; 0: nothing.
 double batch_that_fits(const PeakParts& parts, uint64_t freed, uint64_t card) {
   const auto fits = [&](double share) {
-    return need_with(parts, share, freed, kRoomForPieces) <= static_cast<double>(card);
+    return need_with(parts, share, freed, kRoomForPieces) +
+               static_cast<double>(kRoomForSegmentBytes) <=
+           static_cast<double>(card);
   };
   if (parts.loads.empty() || !fits(0)) return 0;
   if (fits(1)) return 1;

@@ -20,7 +20,7 @@ constexpr double kMargin = 0.01;  // of the card: two measured points are a line
 struct Trial {
   bool enough = false;
   uint64_t peak_bytes = 0;  // of the device that lacked most
-  uint64_t wall_ns = 0;
+  uint64_t own_ns = 0;
 };
 
 bool ran_out(const analysis::Timeline& timeline) {
@@ -41,7 +41,7 @@ std::optional<Trial> run_with(uint64_t batch, int device, const QuietRunOptions&
   const QuietRun& done = **run;
   const analysis::Timeline timeline(done.record);
   Trial trial;
-  trial.wall_ns = done.exit.wall_ns;
+  trial.own_ns = done.exit.own_ns;
   if (const auto found = timeline.devices().find(device);
       found != timeline.devices().end() && !found->second.samples.empty())
     trial.peak_bytes = found->second.samples[found->second.device_peak].device_bytes;
@@ -109,18 +109,22 @@ void try_smaller_batches(const QuietRunOptions& options, const InstallPaths& pat
       std::find_if(need.remedies.begin(), need.remedies.end(), [](const Remedy& r) {
         return r.kinds.size() == 1 && r.kinds.front() == Remedy::Kind::kSmallerBatch;
       });
-  if (counted == need.remedies.end()) return;
+  // No estimate: what grows with the batch cannot be told from what stays. Half of it is tried.
+  Remedy remedy;
+  remedy.kinds = {Remedy::Kind::kSmallerBatch};
+  remedy.batch_share = 0.5;
+  if (counted != need.remedies.end()) remedy = *counted;
   const uint64_t card = options.cards[static_cast<size_t>(worst->device)].total_bytes;
   Search search;
   search.too_large = *batch;
   uint64_t candidate = std::clamp<uint64_t>(
-      static_cast<uint64_t>(static_cast<double>(*batch) * counted->batch_share), 1, *batch - 1);
+      static_cast<uint64_t>(static_cast<double>(*batch) * remedy.batch_share), 1, *batch - 1);
   uint64_t spent = 0, last = options.first_run_ns;
   while (candidate > search.fits && candidate < search.too_large &&
          spent + last <= kLongestTrialsNs) {
     const auto trial = run_with(candidate, worst->device, options, paths);
     if (!trial) break;
-    spent += last = trial->wall_ns;
+    spent += last = trial->own_ns;
     if (trial->enough) {
       search.fits = candidate;
       search.fits_bytes = trial->peak_bytes;
@@ -130,8 +134,13 @@ void try_smaller_batches(const QuietRunOptions& options, const InstallPaths& pat
     }
     candidate = search.next(*batch, worst->device_bytes, card);
   }
-  if (search.fits > 0 || search.ran_too_large)
-    write_result(search, *batch, *counted, need.remedies);
+  if (search.fits > 0 || search.ran_too_large) {
+    write_result(search, *batch, remedy, need.remedies);
+    if (counted != need.remedies.end())
+      *counted = remedy;
+    else
+      need.remedies.push_back(remedy);
+  }
   std::stable_sort(need.remedies.begin(), need.remedies.end(),
                    [](const Remedy& a, const Remedy& b) { return a.enough > b.enough; });
 }

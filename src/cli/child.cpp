@@ -17,6 +17,8 @@
 #include <fstream>
 #include <map>
 
+#include "cli/wait_clock.h"
+
 namespace tonnage::cli {
 
 namespace {
@@ -206,13 +208,14 @@ class Passing {
 
 // Waits for the command; its status.
 int wait_for(pid_t pid, const HeldSignals& held, const GroupWitness& witness,
-             const std::function<void()>& watch) {
+             const std::function<void()>& watch, WaitClock& waits) {
   const Descriptor signals(::signalfd(-1, &held.held(), SFD_CLOEXEC | SFD_NONBLOCK));
   Passing passing;
   bool witness_lives = true;
   uint64_t watched = monotonic_ns();
   for (;;) {
     int status = 0;
+    waits.look(monotonic_ns());
     const pid_t ended = ::waitpid(pid, &status, WNOHANG);
     if (ended == pid) return status;
     if (ended < 0 && errno != EINTR) return 0;
@@ -270,8 +273,10 @@ Result<ChildExit> run_child(const ChildOptions& options) {
   do {
     n = ::read(failure.read.get(), &exec_error, sizeof exec_error);
   } while (n < 0 && errno == EINTR);
-  const int status = wait_for(pid, held, witness, options.watch);
+  WaitClock waits(pid);
+  const int status = wait_for(pid, held, witness, options.watch, waits);
   exit.wall_ns = monotonic_ns() - start;
+  exit.own_ns = exit.wall_ns - std::min(exit.wall_ns, waits.waited_ns());
   if (n == static_cast<ssize_t>(sizeof exec_error)) {
     exit.started = false;
     exit.code = exec_error == ENOENT ? 127 : 126;

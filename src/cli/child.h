@@ -23,6 +23,7 @@ struct ChildExit {
   int signal = 0;  // that killed it; 0: it exited
   bool core_dumped = false;
   uint64_t wall_ns = 0;
+  uint64_t own_ns = 0;  // without the time in which other processes had all processors
   // The command could not be started: code is 127 (not found) or 126 (found, cannot be run), error
   // says why.
   bool started = true;

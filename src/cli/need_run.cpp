@@ -77,6 +77,7 @@ bool StandardInput::may_be_read() const {
 std::string reason_not_to_run(const NeedRunOptions& options, const StandardInput& input) {
   if (options.asked_for) return "";
   if (options.first_run_ns > kLongestFirstRunNs) return "it took longer than a minute";
+  if (options.first_wall_ns > kLongestFirstWallNs) return "this machine is too busy";
   if (input.may_be_read()) return "the command may have read its standard input";
   if (!can_protect_files()) return "this kernel cannot keep the second run from writing files";
   return "";
@@ -85,6 +86,7 @@ std::string reason_not_to_run(const NeedRunOptions& options, const StandardInput
 Result<std::optional<record::TrueNeed>> run_for_need(const NeedRunOptions& options,
                                                      const InstallPaths& paths) {
   QuietRunOptions limitless = quiet(options);
+  limitless.first_peak_bytes = options.first_peak_bytes;
   for (auto& card : limitless.cards)
     card.total_bytes = card.nvml_total_bytes = limitless_bytes(options.cards);
   auto run = run_quietly(limitless, paths);

@@ -15,7 +15,8 @@
 namespace tonnage::cli {
 
 inline constexpr uint64_t kLongestFirstRunNs =
-    60'000'000'000;  // a longer one is not repeated unasked
+    60'000'000'000;  // own time: a longer one is not repeated unasked
+inline constexpr uint64_t kLongestFirstWallNs = 300'000'000'000;
 
 // Standard input before the first run, and whether the command may have read from it.
 class StandardInput {
@@ -30,7 +31,8 @@ class StandardInput {
 struct NeedRunOptions {
   std::vector<abi::CardDesc> cards;  // the user's
   std::vector<std::string> command;
-  uint64_t first_run_ns = 0;      // how long the run took that ran out of memory
+  uint64_t first_run_ns = 0;  // own time (WaitClock) of the run that ran out of memory
+  uint64_t first_wall_ns = 0;
   uint64_t first_peak_bytes = 0;  // and the highest peak of a device in it
   double assume_selected = -1;
   bool known_values = true;

@@ -18,6 +18,7 @@
 #include "cli/command_end.h"
 #include "cli/sandbox.h"
 #include "cli/session_setup.h"
+#include "cli/wait_clock.h"
 #include "record/record_reader.h"
 
 namespace tonnage::cli {
@@ -29,6 +30,8 @@ namespace {
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kPollNs = kSecond / 10;
 constexpr uint64_t kLookEveryNs = kSecond / 2;
+// On a loaded machine a run may take so many times the time that it is given.
+constexpr uint64_t kMostSlowdown = 5;
 constexpr uint64_t kGraceNs = 8 * kSecond;               // to end in order after SIGINT
 constexpr uint64_t kMostRecordBytesToLookAt = 64 << 20;  // looking takes time of its own
 
@@ -151,7 +154,7 @@ Progress look_at(const fs::path& record_path) {
 class Waiting {
  public:
   Waiting(pid_t pid, const QuietRunOptions& options, fs::path record)
-      : pid_(pid), options_(options), record_(std::move(record)), start_(now_ns()) {}
+      : pid_(pid), options_(options), record_(std::move(record)), start_(now_ns()), waits_(pid) {}
 
   // Until the command has ended or has told enough; then it is ended.
   ChildExit run() {
@@ -161,14 +164,22 @@ class Waiting {
     if (was_stopped_) stop(exit);
     ::kill(-pid_, SIGKILL);  // what it started and left behind
     exit.wall_ns = now_ns() - start_;
+    exit.own_ns = own_time();
     return exit;
   }
 
   bool was_stopped() const { return was_stopped_; }
 
  private:
+  // Since the start, without what others took of the processors.
+  uint64_t own_time() const {
+    const uint64_t wall = now_ns() - start_;
+    return wall - std::min(wall, waits_.waited_ns());
+  }
+
   bool ended(ChildExit& exit) {
     int status = 0;
+    waits_.look(now_ns());
     const pid_t got = ::waitpid(pid_, &status, WNOHANG);
     if (got == 0 || (got < 0 && errno == EINTR)) return false;
     done_ = true;
@@ -180,28 +191,32 @@ class Waiting {
   }
 
   bool enough() {
-    const uint64_t now = now_ns(), elapsed = now - start_;
-    if (interrupted.load() || elapsed > longest_ns()) return true;
+    const uint64_t now = now_ns(), own = own_time();
+    if (interrupted.load() || own > longest_ns() || now - start_ > kMostSlowdown * longest_ns())
+      return true;
     if (now < next_look_) return false;
     std::error_code error;
     const auto size = fs::file_size(record_, error);
-    if (error || size == last_size_ || size > kMostRecordBytesToLookAt) return quiet_for_long(now);
+    if (error || size == last_size_ || size > kMostRecordBytesToLookAt) return quiet_for_long(own);
     last_size_ = size;
     const Progress progress = look_at(record_);
     const uint64_t took = now_ns() - now;
     next_look_ = now + std::max(kLookEveryNs, 10 * took);
     if (progress.peak_bytes > peak_) {
       peak_ = progress.peak_bytes;
-      peak_since_ = now;
+      peak_since_ = own;
     }
-    return elapsed >= options_.first_run_ns && (progress.repeats || quiet_for_long(now));
+    return came_as_far() && own >= options_.first_run_ns &&
+           (progress.repeats || quiet_for_long(own));
   }
 
   // Programs without steps: their peak has not moved for as long as it took to come to it.
-  bool quiet_for_long(uint64_t now) const {
-    return peak_ > 0 && now - start_ >= options_.first_run_ns * 3 / 2 + 2 * kSecond &&
-           now - peak_since_ >= std::max(5 * kSecond, peak_since_ - start_);
+  bool quiet_for_long(uint64_t own) const {
+    return peak_ > 0 && came_as_far() && own >= options_.first_run_ns * 3 / 2 + 2 * kSecond &&
+           own - peak_since_ >= std::max(5 * kSecond, peak_since_);
   }
+
+  bool came_as_far() const { return peak_ + peak_ / 20 >= options_.first_peak_bytes; }
 
   uint64_t longest_ns() const {
     return std::max(3 * options_.first_run_ns, 60 * kSecond) + 30 * kSecond;
@@ -219,7 +234,9 @@ class Waiting {
   pid_t pid_;
   const QuietRunOptions& options_;
   fs::path record_;
-  uint64_t start_, next_look_ = 0, peak_ = 0, peak_since_ = 0;
+  uint64_t start_, next_look_ = 0, peak_ = 0;
+  uint64_t peak_since_ = 0;  // own time
+  WaitClock waits_;
   uintmax_t last_size_ = 0;
   bool done_ = false, was_stopped_ = false;
 };

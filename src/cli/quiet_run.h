@@ -19,7 +19,8 @@ namespace tonnage::cli {
 struct QuietRunOptions {
   std::vector<abi::CardDesc> cards;
   std::vector<std::string> command;
-  uint64_t first_run_ns = 0;  // how long the user's own run took: this one goes as far
+  uint64_t first_run_ns = 0;      // how long the user's own run took, of its own time (WaitClock)
+  uint64_t first_peak_bytes = 0;  // what it took on all cards: this run goes as far; 0: no matter
   double assume_selected = -1;
   bool known_values = true;
   bool asked_for = false;  // the files that it writes are its own affair

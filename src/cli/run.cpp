@@ -74,7 +74,7 @@ std::string find_need(const RunOptions& options, NeedRunOptions need_run,
         "it ran out of memory after {:.0f} s: it runs once more on a card without limit, to see "
         "what it needs,\n  and then with a smaller batch, if the command names it; {}; "
         "--no-true-need leaves this out",
-        static_cast<double>(need_run.first_run_ns) / 1e9,
+        static_cast<double>(need_run.first_wall_ns) / 1e9,
         need_run.asked_for ? "its output goes nowhere"
                            : "its output goes nowhere, and it cannot write files"));
   const auto need = run_for_need(need_run, paths);
@@ -188,7 +188,8 @@ Result<int> run(const RunOptions& options) {
   NeedRunOptions need_run;
   need_run.cards = *cards;
   need_run.command = options.command;
-  need_run.first_run_ns = exit->wall_ns;
+  need_run.first_run_ns = exit->own_ns;
+  need_run.first_wall_ns = exit->wall_ns;
   need_run.assume_selected = options.assume_selected;
   need_run.known_values = !options.no_known_values;
   need_run.asked_for = options.true_need;

@@ -96,3 +96,22 @@ TONNAGE_EXPORT void tonnage_python_note(const char* text) {
   } catch (...) {
   }
 }
+
+// A framework's own allocator refused `bytes` when `free_bytes` of what it holds were free: the
+// driver was not asked. With the GIL held, from where the program gets the error.
+TONNAGE_EXPORT void tonnage_python_refused(const char* framework, int device, uint64_t bytes,
+                                           uint64_t free_bytes) {
+  try {
+    if (!g_bridge || !g_bridge->session) return;
+    MemoryEvent event;
+    event.kind = EventKind::kDeviceOom;
+    event.device = static_cast<uint8_t>(device);
+    event.size_bytes = bytes;
+    event.value = free_bytes;
+    event.name = g_bridge->intern_string(framework, std::strlen(framework));
+    fill_line(&event);
+    g_bridge->emit(&event);
+    g_bridge->flush();
+  } catch (...) {
+  }
+}

@@ -52,6 +52,27 @@ uint64_t count_refusals_gone_on(const Report& report) {
   return count;
 }
 
+bool is_of_jax_pool(const OutOfMemory& oom) { return oom.library == "jax_pool"; }
+
+// A pool of the program's own is named: the card had room perhaps.
+std::string gone_on_text(const Report& report, uint64_t count) {
+  const OutOfMemory* last = nullptr;
+  bool all_of_jax_pool = true;
+  for (const DeviceReport& device : report.devices) {
+    for (const OutOfMemory& oom : device.out_of_memory) {
+      all_of_jax_pool = all_of_jax_pool && is_of_jax_pool(oom);
+      last = &oom;
+    }
+  }
+  if (last != nullptr && all_of_jax_pool) {
+    const std::string bytes = format_bytes(last->request_bytes);
+    return count == 1
+               ? fmt::format("JAX's allocator refused {}", bytes)
+               : fmt::format("JAX's allocator refused {} requests, {} at last", count, bytes);
+  }
+  return count == 1 ? "one request was refused" : fmt::format("{} requests were refused", count);
+}
+
 const OutOfMemory* ending_refusal(const DeviceReport& device) {
   for (auto oom = device.out_of_memory.rbegin(); oom != device.out_of_memory.rend(); ++oom) {
     if (oom->ended) return &*oom;
@@ -77,8 +98,7 @@ std::string fits_line(const DeviceReport& device, const Report& report, const St
                        format_bytes(*device.peak_of_steps));
   if (report.stopped) out += "; then the command was stopped, as asked";
   if (const uint64_t count = count_refusals_gone_on(report); count > 0)
-    out += count == 1 ? "; one request was refused, and the command went on"
-                      : fmt::format("; {} requests were refused, and the command went on", count);
+    out += fmt::format("; {}, and the command went on", gone_on_text(report, count));
   if (!report.host_refusals.empty())
     out += fmt::format("; {}, and the command went on",
                        host_sentence(report.host_refusals.back(), style));
@@ -220,7 +240,7 @@ std::string asker_text(const OutOfMemory& oom, const Style& style) {
     case Asker::kStreams: return "the driver, for streams,";
     case Asker::kLocalMemory: return "the driver, for local memory of kernels,";
     case Asker::kGraph: return "the driver, for a graph,";
-    case Asker::kOtherLibrary: return style.safe(oom.library);
+    case Asker::kOtherLibrary: return oom.library == "jax" ? "JAX" : style.safe(oom.library);
     case Asker::kProgram: break;
   }
   return "the program";
@@ -233,6 +253,10 @@ std::string refusal_sentence(const OutOfMemory& oom, const Style& style) {
                       format_bytes(oom.request_bytes));
     if (oom.free_bytes)
       out += fmt::format(" although {} were free on the card", format_bytes(*oom.free_bytes));
+  } else if (is_of_jax_pool(oom)) {
+    out = fmt::format("JAX's allocator refused {}", format_bytes(oom.request_bytes));
+    if (oom.free_bytes)
+      out += fmt::format(" when {} of its memory were free", format_bytes(*oom.free_bytes));
   } else {
     out = fmt::format("{} asked for {}", asker_text(oom, style), format_bytes(oom.request_bytes));
     if (oom.free_bytes) out += fmt::format(" when {} were free", format_bytes(*oom.free_bytes));

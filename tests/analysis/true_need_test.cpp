@@ -106,6 +106,45 @@ TEST(TrueNeed, WhatTheOptimizerNeedsStaysWithASmallerBatch) {
   EXPECT_LT(fits->batch_share, 0.85);
 }
 
+// A buffer that no category tells, made before the first step.
+TEST(TrueNeed, WhatOutlivesAStepStaysWithASmallerBatch) {
+  RecordBuilder b;
+  b.add(EventKind::kContext, 0, 64 * kMiB);
+  b.from(b.stack({{"train.py", 2, "main"}})).segment(kBase, 100 * kMiB);
+  b.alloc(kBase, 100 * kMiB);
+  for (int step = 1; step <= 3; ++step) {
+    b.in(Phase::kForward).from(b.stack({{"train.py", 9, "main"}}));
+    if (step == 1) b.segment(kBase + 1024 * kMiB, 200 * kMiB);
+    b.alloc(kBase + 1024 * kMiB, 200 * kMiB);
+    b.release(kBase + 1024 * kMiB, 200 * kMiB);
+    b.add(EventKind::kStep, 0, 0, static_cast<uint64_t>(step));
+  }
+  // 164 stay, and a part of the 200 must fit into 300 - 164 - 40 with one eighth more.
+  const record::TrueNeed need = need_of(b, 300 * kMiB);
+  ASSERT_FALSE(need.remedies.empty());
+  EXPECT_TRUE(need.remedies.front().enough);
+  EXPECT_NEAR(need.remedies.front().batch_share, 96.0 / 225, 0.01);
+  EXPECT_TRUE(need_of(b, 180 * kMiB).remedies.empty());
+}
+
+// A quarter of what PyTorch had was free pieces: so it is taken to be with less, too.
+TEST(TrueNeed, FreePiecesKeepTheirShare) {
+  auto b = training(0);
+  for (int step = 1; step <= 3; ++step) {
+    b.in(Phase::kForward).from(b.stack({{"train.py", 9, "main"}}));
+    if (step == 1) b.segment(kBase + 1024 * kMiB, 300 * kMiB);
+    b.alloc(kBase + 1024 * kMiB, 200 * kMiB);
+    b.release(kBase + 1024 * kMiB, 200 * kMiB);
+    b.add(EventKind::kStep, 0, 0, static_cast<uint64_t>(step));
+  }
+  const record::TrueNeed need = need_of(b, 350 * kMiB);
+  ASSERT_FALSE(need.remedies.empty());
+  const double share = need.remedies.front().batch_share;
+  EXPECT_NEAR((100 + 200 * share) * 4 / 3 + 25 * share, 350 - 64 - 40, 1);
+  EXPECT_NEAR(static_cast<double>(need.remedies.front().needs_bytes) / static_cast<double>(kMiB),
+              64 + (100 + 200 * share) * 4 / 3, 1);
+}
+
 TEST(TrueNeed, WhereTheRestAloneIsTooLargeNoBatchHelps) {
   for (const record::Remedy& remedy : need_of(training(3), 60 * kMiB).remedies)
     EXPECT_FALSE(remedy.enough);

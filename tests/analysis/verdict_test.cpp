@@ -320,6 +320,20 @@ TEST(Refusals, ALibrarysOwnRetry) {
   EXPECT_EQ(report.devices[0].retries, 1u);
 }
 
+// JAX's error names the driver's refusal once more, or one that the driver never saw.
+TEST(Refusals, JaxsOwnAllocatorIsToldApart) {
+  for (const bool asked_the_driver : {true, false}) {
+    auto b = program();
+    if (asked_the_driver) refuse(b, 128, "jax");
+    refuse(b, 64, "jax_pool");
+    const Report report = report_of(b, ended(0));
+    ASSERT_EQ(report.devices[0].out_of_memory.size(), 1u);
+    EXPECT_EQ(report.devices[0].out_of_memory[0].library, asked_the_driver ? "jax" : "jax_pool");
+    EXPECT_EQ(report.verdict, Verdict::kFits);
+    EXPECT_EQ(report_of(b, ended(1)).verdict, Verdict::kDoesNotFit);
+  }
+}
+
 TEST(Refusals, TriesOfOneCallAreOne) {
   auto b = program();
   for (int i = 0; i < 3; ++i) refuse(b, 64, "cupy");

@@ -113,7 +113,22 @@ def test_jax_programs(framework, name):
 
 
 def test_jax_out_of_memory(framework):
-    assert framework("jax_out_of_memory").words[0] == "8"  # 75 % of 11.65 GiB
+    result = framework("jax_out_of_memory")
+    assert result.words[0] == "8"  # 75 % of 11.65 GiB
+    [refusal] = result.device["out_of_memory"]
+    assert (refusal["asker"], refusal["request_bytes"], refusal["went_on"]) == ("jax_pool", GIB, True)
+    assert refusal["free_bytes"] < GIB
+    assert refusal["moment"]["site"]["user_line"]["file"].endswith("jax_out_of_memory.py")
+    assert result.report["verdict"] == "fits"
+    assert "JAX's allocator refused 1.00 GiB, and the command went on" in result.report["headline"]
+
+
+def test_jax_out_of_memory_of_the_driver(framework):
+    """Its pool grows: the driver refuses, and JAX's error says no more than that."""
+    result = framework("jax_out_of_memory", XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    askers = {refusal["asker"] for refusal in result.device["out_of_memory"]}
+    assert askers in ({"jax"}, {"jax_pool"})
+    assert result.report["verdict"] == "fits"
 
 
 def test_jax_two_cards(framework):

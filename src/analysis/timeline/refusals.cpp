@@ -25,6 +25,8 @@ constexpr std::pair<Asker, const char*> kAskerNames[] = {
     {Asker::kGraph, "graph"},       {Asker::kOtherLibrary, "other_library"},
 };
 
+constexpr std::string_view kJaxPool = "jax_pool";
+
 // How far a refusal's answer is looked for: no record makes this slow.
 constexpr size_t kMostEventsAhead = 200'000;
 constexpr size_t kMostEventsBack = 10'000;
@@ -97,6 +99,7 @@ class Finder {
     }
     if (refusal.fate != Fate::kRetried && served_after(attempts.last))
       refusal.fate = Fate::kRetried;
+    if (is_told_already(refusal)) return;
     if (joins_last(refusal)) {
       Refusal& last = out_.back();
       last.events.last = attempts.last;
@@ -190,6 +193,20 @@ class Finder {
     return false;
   }
 
+  // JAX's error may come of what the driver refused to its allocator.
+  bool is_told_already(const Refusal& refusal) const {
+    if (refusal.library != kJaxPool || out_.empty()) return false;
+    const Refusal& last = out_.back();
+    return last.library == "jax" && last.process == refusal.process &&
+           last.device == refusal.device && nothing_taken_between(last, refusal);
+  }
+  bool nothing_taken_between(const Refusal& before, const Refusal& now) const {
+    for (uint32_t i = before.events.last + 1; i < now.events.first; ++i) {
+      if (event(i).process == now.process && takes_memory(event(i).kind)) return false;
+    }
+    return true;
+  }
+
   // A library that asks again from the same line, having taken nothing since.
   bool joins_last(const Refusal& refusal) const {
     if (out_.empty()) return false;
@@ -201,10 +218,7 @@ class Finder {
         before.process != now.process || before.thread != now.thread || before.stack != now.stack ||
         before.size_bytes != now.size_bytes)
       return false;
-    for (uint32_t i = last.events.last + 1; i < refusal.events.first; ++i) {
-      if (event(i).process == now.process && takes_memory(event(i).kind)) return false;
-    }
-    return true;
+    return nothing_taken_between(last, refusal);
   }
 
   // --- What became of it -------------------------------------------------------------------------
