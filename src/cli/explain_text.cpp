@@ -50,12 +50,13 @@ std::string line_text(const Site& site, const Style& style, int width) {
   return wrap_text(style.safe(text), width, "   ", "         ");
 }
 
-void render_finding(const Finding& finding, size_t number, const Style& style, std::string& out) {
+void render_finding(const Finding& finding, const Explanation& explanation, size_t number,
+                    const Style& style, std::string& out) {
   const int width = prose_width(style);
   const Color color = finding.primary                      ? Color::kRed
                       : finding.kind == FindingKind::kLeak ? Color::kYellow
                                                            : Color::kCyan;
-  const report::FindingWords words = report::words_of(finding);
+  const report::FindingWords words = report::words_of(finding, explanation);
   std::string title = fmt::format("{}. {}", number, words.title);
   if (finding.primary) title += " (the main reason)";
   out += style.paint(style.safe(title), color) + "\n";
@@ -127,7 +128,7 @@ std::string render_explanation(const Explanation& explanation, const report::Tex
       if (failure.recovered) head += ", the program went on";
       out += style.paint(style.safe(head), Color::kBold) + "\n";
     }
-    render_finding(finding, i + 1, style, out);
+    render_finding(finding, explanation, i + 1, style, out);
   }
   if (const auto limits = report::limits_of(explanation); !limits.empty()) {
     out += "\nWhat cannot be known\n";

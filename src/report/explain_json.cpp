@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/json.h"
+#include "report/need_text.h"
 #include "report/words/words.h"
 
 namespace tonnage::report {
@@ -112,8 +113,8 @@ Json to_value(const Failure& failure) {
           {"message", failure.message ? to_value(*failure.message) : Json(nullptr)}};
 }
 
-Json to_value(const Finding& finding) {
-  const report::FindingWords words = report::words_of(finding);
+Json to_value(const Finding& finding, const Explanation& explanation) {
+  const report::FindingWords words = report::words_of(finding, explanation);
   Json evidence = Json::array();
   for (size_t i = 0; i < finding.evidence.size(); ++i) {
     const Evidence& entry = finding.evidence[i];
@@ -147,7 +148,8 @@ Json to_value(const Finding& finding) {
 Json to_value(const Explanation& explanation) {
   Json failures = Json::array(), findings = Json::array();
   for (const Failure& failure : explanation.failures) failures.push_back(to_value(failure));
-  for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
+  for (const Finding& finding : explanation.findings)
+    findings.push_back(to_value(finding, explanation));
   const char* kind = explanation.kind == Explanation::Kind::kLog        ? "log"
                      : explanation.kind == Explanation::Kind::kSnapshot ? "snapshot"
                                                                         : "record";

@@ -22,8 +22,8 @@ Json optional(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-Json to_value(const Finding& finding) {
-  const FindingWords words = words_of(finding);
+Json to_value(const Finding& finding, const Explanation& explanation) {
+  const FindingWords words = words_of(finding, explanation);
   Json evidence = Json::array(), advice = Json::array();
   for (size_t i = 0; i < finding.evidence.size(); ++i)
     evidence.push_back({{"text", words.evidence[i]},
@@ -67,7 +67,8 @@ Json report_of(const Explanation& explanation) {
 
 Json to_value(const Explanation& explanation, size_t& lives_budget) {
   Json findings = Json::array(), devices = Json::array(), tables = Json::object();
-  for (const Finding& finding : explanation.findings) findings.push_back(to_value(finding));
+  for (const Finding& finding : explanation.findings)
+    findings.push_back(to_value(finding, explanation));
   if (explanation.report && explanation.timeline) {
     OriginTables origins(*explanation.timeline);
     for (const DeviceReport& device : explanation.report->devices)

@@ -95,6 +95,37 @@ std::string remedy_text(const Remedy& remedy, const std::string& command) {
   return out;
 }
 
+namespace {
+
+// What was measured or counted of this advice; "" where nothing was.
+std::string enough_of(analysis::Remedy advice, const Report& report) {
+  const bool of_batch = advice == analysis::Remedy::kHalfBatch;
+  const auto kind = of_batch ? Remedy::Kind::kSmallerBatch : Remedy::Kind::kCheckpointing;
+  if (!of_batch && advice != analysis::Remedy::kCheckpointBlocks) return "";
+  const DeviceNeed* need = deciding_need(report);
+  if (need == nullptr) return "";
+  for (const Remedy& remedy : report.need.remedies) {
+    if (remedy.kinds != std::vector{kind}) continue;
+    const std::string how = how_enough(remedy, *device_of(report, need->device)->total_bytes);
+    return of_batch ? fmt::format(" ({} is {})", remedy_text(remedy, report.command), how)
+                    : fmt::format(" ({})", how);
+  }
+  return "";
+}
+
+}  // namespace
+
+FindingWords words_of(const analysis::Finding& finding, const analysis::Explanation& explanation) {
+  FindingWords words = words_of(finding);
+  const Report* report = explanation.report.get();
+  if (report == nullptr || report->verdict != analysis::Verdict::kDoesNotFit || !finding.primary ||
+      finding.failure + 1 != static_cast<int>(explanation.failures.size()))
+    return words;
+  for (size_t i = 0; i < finding.advice.size(); ++i)
+    words.advice[i].text += enough_of(finding.advice[i].remedy, *report);
+  return words;
+}
+
 std::vector<std::string> need_lines(const Report& report) {
   std::vector<std::string> out;
   if (!report.need.known) return out;

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "analysis/diagnosis/findings.h"
 #include "analysis/report.h"
+#include "report/words/words.h"
 
 namespace tonnage::report {
 
@@ -28,6 +30,10 @@ std::vector<std::string> need_lines(const analysis::Report& report);
 
 // "enough: it ran, and took 11.20 GiB", "not enough alone: about 14.10 GiB, as counted".
 std::string how_enough(const record::Remedy& remedy, uint64_t card_bytes);
+
+// The words of a finding. Where it is the reason why the command ended, and what it needs is known,
+// its advice says whether that is enough.
+FindingWords words_of(const analysis::Finding& finding, const analysis::Explanation& explanation);
 
 // "a batch of at most 42 % of this one (6 instead of 16)": with numbers if the command names its
 // batch.

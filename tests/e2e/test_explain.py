@@ -84,6 +84,7 @@ GROWS = {
 FILLS = {
     "gated_by_hand": ("1500MiB", "written as a formula"),
     "gelu_by_hand": ("1500MiB", "written as a formula"),
+    "gelu_by_hand_in_autocast": ("1500MiB", "written as a formula"),
     "head_of_a_language_model": ("1400MiB", "logits"),
     "frozen_weights_in_32_bits": ("900MiB", "conversions"),
 }

@@ -285,9 +285,11 @@ def test_true_need(run, tmp_path):
     assert need["cards"][0]["total_bytes"] >= need["devices"][0]["device_bytes"]
 
 
-def test_the_smaller_batch_that_is_advised_is_enough(run):
+def test_the_smaller_batch_that_is_advised_is_enough(run, tonnage, tmp_path):
+    record = tmp_path / "r.tonnage"
     card = {"gpu": "rtx3060", "options": ("--memory", "620MiB")}
-    result = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64", true_need=True, **card)
+    result = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64", true_need=True, gpu="rtx3060",
+                 options=("--memory", "620MiB", "--record", record))
     smaller = next(r for r in result.report["need"]["remedies"] if r["enough"])
     assert smaller["was_run"]
     batch = smaller["batch"]
@@ -296,6 +298,9 @@ def test_the_smaller_batch_that_is_advised_is_enough(run):
     assert again.report["verdict"] == "fits"
     assert again.device["peak_device"]["bytes"] == smaller["needs_bytes"]
     assert "it ran" in result.report["main_finding"]
+    explained = json.loads(tonnage("explain", "--json", record).out)["explanations"][0]
+    advice = [entry["text"] for finding in explained["findings"] for entry in finding["advice"]]
+    assert any(f"(a batch of {batch} instead of 64 is enough: it ran" in text for text in advice), advice
 
 
 LAYERS = """

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <optional>
 #include <set>
@@ -76,9 +77,10 @@ bool is_elementwise(const std::string& op) {
   return false;
 }
 
-// Activation functions that are written as formulas: several tensors of one size, made one after
-// the other by the same function for the same module, element by element by different operators.
-// What PyTorch itself calls is fused.
+// Activation functions that are written as formulas: several tensors of one shape (autocast casts
+// some of them, so the sizes differ by a power of two), made one after the other by the same
+// function for the same module, element by element by different operators. What PyTorch itself
+// calls is fused.
 class Formulas {
  public:
   explicit Formulas(const Timeline& timeline) : timeline_(timeline), record_(timeline.record()) {}
@@ -87,25 +89,34 @@ class Formulas {
     const abi::MemoryEvent& event = record_.events[a.alloc_event];
     if (a.category != Category::kActivation || event.op == abi::kNoId ||
         a.stack >= record_.stacks.size() || record_.stacks[a.stack].empty() ||
-        !is_elementwise(record_.string(event.op)))
+        a.requested_bytes == 0)
       return;
+    const std::string& op = record_.string(event.op);
+    const bool is_cast = op == "aten::_to_copy";
+    if (!is_cast && !is_elementwise(op)) return;
     const abi::Frame& innermost = record_.stacks[a.stack].front();
     if (owner_of(record_.string(innermost.file)) == FileOwner::kTorch) return;
     Formula& formula = formulas_[{innermost.file, innermost.function, event.module,
-                                  a.requested_bytes, timeline_.stacks()[a.stack].user_frame}];
+                                  a.requested_bytes >> std::countr_zero(a.requested_bytes),
+                                  timeline_.stacks()[a.stack].user_frame}];
     formula.bytes += a.requested_bytes;
     ++formula.tensors;
-    formula.ops.insert(event.op);
+    if (!is_cast) formula.ops.insert(event.op);
+    formula.smallest_bytes = std::min(formula.smallest_bytes, a.requested_bytes);
+    formula.largest_bytes = std::max(formula.largest_bytes, a.requested_bytes);
     formula.site = timeline_.stacks().site(event);
   }
 
   MechanismBytes sum() const {
     constexpr uint64_t kLeast = 3, kMost = 12;  // more of them are a loop over time
+    constexpr uint64_t kWidest = 2;             // float32 beside bfloat16
     MechanismBytes out;
     out.mechanism = Mechanism::kUnfusedActivation;
     uint64_t largest = 0;
     for (const auto& [key, formula] : formulas_) {
-      if (formula.tensors < kLeast || formula.tensors > kMost || formula.ops.size() < 2) continue;
+      if (formula.tensors < kLeast || formula.tensors > kMost || formula.ops.size() < 2 ||
+          formula.largest_bytes > kWidest * formula.smallest_bytes)
+        continue;
       out.bytes += formula.bytes;
       out.count += formula.tensors;
       ++out.groups;
@@ -119,6 +130,7 @@ class Formulas {
  private:
   struct Formula {
     uint64_t bytes = 0, tensors = 0;
+    uint64_t smallest_bytes = UINT64_MAX, largest_bytes = 0;
     std::set<uint32_t> ops;
     Site site;
   };

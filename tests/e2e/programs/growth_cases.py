@@ -170,7 +170,7 @@ class GeluByHand(nn.Module):
 
     def forward(self, x):
         h = self.up(x)
-        h = 0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * h ** 3)))  # gelu_by_hand
+        h = 0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * torch.pow(h, 3.0))))  # gelu_by_hand
         return x + self.down(h)
 
 
@@ -186,6 +186,16 @@ def gated_by_hand():
 
 def gelu_by_hand():
     until_full(nn.Sequential(*[GeluByHand(512) for _ in range(24)]).cuda(), 2048, 512)
+
+
+def gelu_by_hand_in_autocast():
+    """Powers are computed in float32, so the formula's tensors have two sizes."""
+    net = nn.Sequential(*[GeluByHand(512) for _ in range(24)]).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = net(batch(2048, 512)).square().mean()
+        step_of(net, optimizer, loss)
 
 
 def head_of_a_language_model():
