@@ -598,10 +598,15 @@ TEST_F(GraphMemoryTest, AllocationsShareAnAddressWhereOneIsFreedBeforeTheNext) {
     CU_OK(begin());
     for (CUdeviceptr& address : addresses) {
       CU_OK(CU(cuMemAllocAsync)(&address, 64 * kMiB, stream_));
-      if (early) CU_OK(CU(cuMemFreeAsync)(address, stream_));
+      if (early) {
+        CU_OK(CU(cuMemFreeAsync)(address, stream_));
+      }
     }
-    for (CUdeviceptr address : addresses)
-      if (!early) CU_OK(CU(cuMemFreeAsync)(address, stream_));
+    for (CUdeviceptr address : addresses) {
+      if (!early) {
+        CU_OK(CU(cuMemFreeAsync)(address, stream_));
+      }
+    }
     CU_OK(end());
     CU_OK(CU(cuGraphInstantiateWithFlags)(&exec_, graph_, 0));
     EXPECT_EQ(used(), before);
