@@ -45,10 +45,11 @@ def run_plain(command, env=None, timeout=300, cwd=None):
 
 
 @pytest.fixture(autouse=True)
-def state_home(tmp_path, monkeypatch):
+def state_home(tmp_path_factory, monkeypatch):
     """Each test has kept runs of its own: the user's stay as they are."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state"
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    return folder
 
 
 @pytest.fixture

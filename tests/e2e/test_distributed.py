@@ -17,7 +17,7 @@ for line in (ROOT / "bench/truth/h200-several-cards.jsonl").read_text().splitlin
 def ranks(run, tmp_path):
     """ranks(CASE): the report, and each rank's notes."""
     def call(case):
-        result = run(PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", CASES, case, tmp_path / case, gpu="h200x2")
+        result = run(PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", CASES, case, tmp_path / case, gpu="h200x2")
         assert result.code == 0, result.err[-4000:]
         return result.report, [json.loads((tmp_path / f"{case}-{rank}").read_text()) for rank in (0, 1)]
     return call
@@ -56,7 +56,7 @@ def test_data_parallel_training(ranks):
 
 def test_a_rank_that_ends_early_keeps_nobody_waiting(run):
     start = time.monotonic()
-    result = run(PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2", PROGRAMS / "a_rank_that_ends_early_keeps_nobody_waiting.py", gpu="h200x2")
+    result = run(PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", PROGRAMS / "a_rank_that_ends_early_keeps_nobody_waiting.py", gpu="h200x2")
     assert result.code == 1  # torchrun's
     assert result.out.count("SUM [3, 3]") == 2
     assert "NEVER" not in result.out

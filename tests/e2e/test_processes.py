@@ -324,6 +324,7 @@ def test_ranks_exchange_values_though_the_disk_is_full(small_folder, tmp_path):
             str(PYTHON),
             "-m",
             "torch.distributed.run",
+            "--standalone",
             "--nproc-per-node",
             "2",
             str(program),

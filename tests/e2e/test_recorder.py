@@ -283,7 +283,7 @@ def test_a_key_value_cache_has_a_name(python):
     assert result.code == 0, result.err[-3000:]
     check_adds_up(result.report)
     sizes = [int(line.split()[1]) for line in result.out.splitlines() if line.startswith("CACHE")]
-    cache = [t for t in result.device["largest"] if t["name"] == "key-value cache"]
+    cache = [t for t in result.device["largest"] if t["category"] == "key_value_cache"]
     assert sum(t["size_bytes"] * t.get("count", 1) for t in cache) in sizes, (sizes, result.device["largest"])
 
 

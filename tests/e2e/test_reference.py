@@ -182,9 +182,9 @@ for _ in range(3):
     ):
         largest = text[text.index("Largest tensors") :].split("\n\n")[0].splitlines()[1:]
         assert largest and all(re.search(r"train\.py:\d+", line) for line in largest), text
-        assert all(len(line) <= 80 for line in text.splitlines()), [
-            line for line in text.splitlines() if len(line) > 80
-        ]
+        # A path alone, which cannot be broken, may be longer.
+        too_long = [line for line in text.splitlines() if len(line) > 80 and len(line.split()) > 1]
+        assert not too_long, too_long
 
 
 # --- schemas ---

@@ -80,7 +80,7 @@ def test_a_refusal_beside_pytorch_after_which_the_command_went_on(python):
 
 
 def test_no_room_for_nccl(run):
-    result = run(PYTHON.parent / "torchrun", "--nproc-per-node", "2", PROGRAMS / "no_room_for_nccl.py", gpu="rtx3060x2")
+    result = run(PYTHON.parent / "torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / "no_room_for_nccl.py", gpu="rtx3060x2")
     assert result.code != 0
     assert result.report["verdict"] == "does_not_fit"
     assert ending(result)["asker"] == "nccl"
@@ -183,7 +183,9 @@ for step in range(10**9):
     (tmp_path / "loop.py").write_text(code)
     command = [TONNAGE, "run", "--json", "--output", "out.json", "--", PYTHON, "loop.py"]
     process = subprocess.Popen([str(c) for c in command], cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+                               stderr=subprocess.DEVNULL,
+                               # A shell's background command ignores the signal, and hands that on.
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     for _ in range(1200):
         if (tmp_path / "ready").exists():
             break
