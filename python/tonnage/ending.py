@@ -4,6 +4,7 @@ tell() runs at the interpreter's end. Python keeps the exception that nobody cau
 program's is replaced and its standard error is not touched. The answer is a small file beside the session. Nothing here may
 fail the program.
 """
+
 import json
 import os
 import re
@@ -23,7 +24,11 @@ NO_MEMORY = re.compile(
 
 def _qualified(kind):
     module = getattr(kind, "__module__", "")
-    return kind.__qualname__ if module in ("builtins", "__main__", "", None) else f"{module}.{kind.__qualname__}"
+    return (
+        kind.__qualname__
+        if module in ("builtins", "__main__", "", None)
+        else f"{module}.{kind.__qualname__}"
+    )
 
 
 def _line(error):
@@ -31,7 +36,9 @@ def _line(error):
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return ""
-    return lines[-1 if any(line.startswith("Traceback (most recent call last)") for line in lines) else 0][:MOST_TEXT]
+    return lines[
+        -1 if any(line.startswith("Traceback (most recent call last)") for line in lines) else 0
+    ][:MOST_TEXT]
 
 
 def _installed(file):
@@ -66,7 +73,10 @@ def _chain(error):
 
 def _says_no_memory(error):
     """MemoryError: pools of GPU memory (CuPy, RMM) raise it, or a class of theirs below it."""
-    return isinstance(error, MemoryError) or NO_MEMORY.search(type(error).__name__ + " " + str(error)[:20000]) is not None
+    return (
+        isinstance(error, MemoryError)
+        or NO_MEMORY.search(type(error).__name__ + " " + str(error)[:20000]) is not None
+    )
 
 
 def describe(error):

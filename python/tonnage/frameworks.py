@@ -6,6 +6,7 @@ framework has been imported. Nothing here raises, prints, or starts a GPU.
     TensorFlow take most of the card at their start. The report has them as notes.
   - JAX's allocator refuses what is more than it holds without asking the driver. Its error tells of it, where the program gets it.
 """
+
 import atexit
 import ctypes
 import re
@@ -19,9 +20,16 @@ def imported(name):
     """`name`, one of FRAMEWORKS, has just been imported. Its own end comes later than what is registered here."""
     global _library
     if _library is None:
-        _library = ctypes.PyDLL("libtonnage_python.so.1")  # with the GIL held, which the start needs
+        _library = ctypes.PyDLL(
+            "libtonnage_python.so.1"
+        )  # with the GIL held, which the start needs
         _library.tonnage_python_start("torch" not in sys.modules)
-    ask = {"jax": _ask_jax, "tensorflow": _ask_tensorflow, "cupy": _ask_cupy, "warp": _ask_warp}.get(name)
+    ask = {
+        "jax": _ask_jax,
+        "tensorflow": _ask_tensorflow,
+        "cupy": _ask_cupy,
+        "warp": _ask_warp,
+    }.get(name)
     if ask is not None:
         atexit.register(_quietly, ask)
     if name == "jax":
@@ -38,7 +46,17 @@ def _quietly(ask):
         pass
 
 
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+    "K": 1 << 10,
+    "M": 1 << 20,
+    "G": 1 << 30,
+}
 
 
 def refused_bytes(text):
@@ -52,7 +70,9 @@ def refused_bytes(text):
 def _watch_jax_errors():
     """XLA's errors are made when the program gets them, on its own line."""
     errors = getattr(sys.modules["jax"], "errors", None)
-    error_type = getattr(errors, "JaxRuntimeError", None) or getattr(errors, "XlaRuntimeError", None)
+    error_type = getattr(errors, "JaxRuntimeError", None) or getattr(
+        errors, "XlaRuntimeError", None
+    )
     make = error_type.__init__
 
     def __init__(self, *arguments, **named):
@@ -74,8 +94,11 @@ def _tell_refusal(text):
     backend = getattr(xla_bridge, "_backends", {}).get("cuda")
     devices = backend.local_devices() if backend is not None else []
     # The error does not name the card: the fullest one of those that could not have given it.
-    free = {device.local_hardware_id: stats["bytes_limit"] - stats["bytes_in_use"] for device in devices
-            if {"bytes_limit", "bytes_in_use"} <= (stats := device.memory_stats() or {}).keys()}
+    free = {
+        device.local_hardware_id: stats["bytes_limit"] - stats["bytes_in_use"]
+        for device in devices
+        if {"bytes_limit", "bytes_in_use"} <= (stats := device.memory_stats() or {}).keys()
+    }
     if not free:
         return
     device = min(free, key=free.get)
@@ -98,17 +121,24 @@ def _ask_jax():
 
     from jax._src import xla_bridge
 
-    backend = getattr(xla_bridge, "_backends", {}).get("cuda")  # not jax.devices(): that would start one
+    backend = getattr(xla_bridge, "_backends", {}).get(
+        "cuda"
+    )  # not jax.devices(): that would start one
     if backend is None:
         return
-    preallocates = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("false", "0")
+    preallocates = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in (
+        "false",
+        "0",
+    )
     if os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default").lower() not in ("default", "bfc"):
         return
     for device in backend.local_devices():
         stats = device.memory_stats() or {}
         if "peak_bytes_in_use" not in stats:
             continue
-        peak, held = stats["peak_bytes_in_use"], stats.get("peak_pool_bytes") or stats.get("pool_bytes", 0)
+        peak, held = stats["peak_bytes_in_use"], stats.get("peak_pool_bytes") or stats.get(
+            "pool_bytes", 0
+        )
         text = f"JAX on GPU {device.local_hardware_id}: {size(peak)} in use at most, of {size(held)} that XLA holds"
         if preallocates:
             text += "; it takes most of the card at its start, whatever the program needs. XLA_PYTHON_CLIENT_PREALLOCATE=false ends that"
@@ -136,8 +166,10 @@ def _ask_cupy():
     cupy = sys.modules["cupy"]
     pool = cupy.get_default_memory_pool()
     if pool.total_bytes() > pool.used_bytes():
-        yield (f"CuPy's pool holds {size(pool.total_bytes())} at the end, of which {size(pool.used_bytes())} are in use; the rest is kept for "
-               "later requests (free_all_blocks() gives it back)")
+        yield (
+            f"CuPy's pool holds {size(pool.total_bytes())} at the end, of which {size(pool.used_bytes())} are in use; the rest is kept for "
+            "later requests (free_all_blocks() gives it back)"
+        )
 
 
 def _ask_warp():

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace tonnage::cli {
 namespace {
 
@@ -29,7 +31,7 @@ pid_t start(bool computes) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   sched_setaffinity(0, sizeof one, &one);
-  for (volatile uint64_t n = 0;; n = n + 1) {
+  for (std::atomic<uint64_t> n = 0;; n.fetch_add(1, std::memory_order_relaxed)) {
     if (!computes) ::pause();
   }
 }

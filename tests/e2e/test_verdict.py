@@ -1,4 +1,5 @@
 """Whether it fits: what `run` says of commands that end in every way there is."""
+
 import json
 import re
 import signal
@@ -31,7 +32,9 @@ def test_an_error_before_any_gpu(run):
 
 
 def test_exit_codes_of_other_programs(run):
-    assert run("sh", "-c", "exit 7").report["headline"].startswith("The command failed (exit code 7)")
+    assert (
+        run("sh", "-c", "exit 7").report["headline"].startswith("The command failed (exit code 7)")
+    )
     assert run("sh", "-c", "kill -SEGV $$").report["verdict"] == "failed"
     assert run("sh", "-c", "kill -KILL $$").report["verdict"] == "cut"
     assert run("true").report["verdict"] == "nothing_used"
@@ -62,17 +65,26 @@ while cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 30)) == 0:
 
 def test_a_refusal_beside_pytorch_that_ended_the_command(python):
     """Another allocator in the process: its refusals count as PyTorch's do. CuPy's and RMM's errors are MemoryErrors."""
-    result = python(BESIDE_PYTORCH.format(then="raise MemoryError(f'{kept} were served')"), gpu="rtx3060")
+    result = python(
+        BESIDE_PYTORCH.format(then="raise MemoryError(f'{kept} were served')"), gpu="rtx3060"
+    )
     assert result.code == 1 and "11 were served" in result.err
     assert result.report["verdict"] == "does_not_fit"
     refusal = ending(result)
-    assert (refusal["asker"], refusal["from_pytorch"], refusal["request_bytes"]) == ("program", False, 1 << 30)
+    assert (refusal["asker"], refusal["from_pytorch"], refusal["request_bytes"]) == (
+        "program",
+        False,
+        1 << 30,
+    )
     assert refusal["moment"]["site"]["user_line"]["line"] == 6
     assert "the program asked for 1.00 GiB" in result.report["headline"]
 
 
 def test_a_refusal_beside_pytorch_after_which_the_command_went_on(python):
-    result = python(BESIDE_PYTORCH.format(then="torch.zeros(1 << 20, device='cuda'); print(kept)"), gpu="rtx3060")
+    result = python(
+        BESIDE_PYTORCH.format(then="torch.zeros(1 << 20, device='cuda'); print(kept)"),
+        gpu="rtx3060",
+    )
     assert result.code == 0 and result.out.split() == ["11"]
     assert result.report["verdict"] == "fits"
     assert "one request was refused, and the command went on" in result.report["headline"]
@@ -80,7 +92,14 @@ def test_a_refusal_beside_pytorch_after_which_the_command_went_on(python):
 
 
 def test_no_room_for_nccl(run):
-    result = run(PYTHON.parent / "torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / "no_room_for_nccl.py", gpu="rtx3060x2")
+    result = run(
+        PYTHON.parent / "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        PROGRAMS / "no_room_for_nccl.py",
+        gpu="rtx3060x2",
+    )
     assert result.code != 0
     assert result.report["verdict"] == "does_not_fit"
     assert ending(result)["asker"] == "nccl"
@@ -100,7 +119,9 @@ def test_the_asynchronous_allocator_counts_for_itself(run, tonnage, tmp_path):
     result = run(PYTHON, PROGRAMS / "malloc_async.py", options=("--record", record))
     figures = json.loads(result.out.splitlines()[0])
     counts = {check["name"]: check["pytorch"] for check in result.device["counters"]}
-    assert counts["allocated_bytes.all.peak"] > figures["max_memory_allocated"] > 0  # the end fills the card
+    assert (
+        counts["allocated_bytes.all.peak"] > figures["max_memory_allocated"] > 0
+    )  # the end fills the card
     assert counts["reserved_bytes.all.peak"] >= counts["allocated_bytes.all.peak"]
     assert not [m for m in result.report["messages"] if m["level"] == "warning"]
     text = tonnage("report", record).out
@@ -139,8 +160,14 @@ except torch.OutOfMemoryError as error:
     raise RuntimeError("training failed") from error
 """
     assert python(code).report["verdict"] == "does_not_fit"
-    assert python(code.replace("raise RuntimeError", "torch.ones(9, device='cuda'); import sys; sys.exit"
-                               ).replace(" from error", "")).report["verdict"] == "failed"
+    assert (
+        python(
+            code.replace(
+                "raise RuntimeError", "torch.ones(9, device='cuda'); import sys; sys.exit"
+            ).replace(" from error", "")
+        ).report["verdict"]
+        == "failed"
+    )
 
 
 def test_a_private_pool_that_is_full(run):
@@ -182,10 +209,15 @@ for step in range(10**9):
 """
     (tmp_path / "loop.py").write_text(code)
     command = [TONNAGE, "run", "--json", "--output", "out.json", "--", PYTHON, "loop.py"]
-    process = subprocess.Popen([str(c) for c in command], cwd=tmp_path, env=clean_environment(), stdin=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL,
-                               # A shell's background command ignores the signal, and hands that on.
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    process = subprocess.Popen(
+        [str(c) for c in command],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A shell's background command ignores the signal, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     for _ in range(1200):
         if (tmp_path / "ready").exists():
             break
@@ -200,7 +232,9 @@ for step in range(10**9):
 
 def test_run_report_and_explain_say_the_same(run, tonnage, tmp_path):
     record = tmp_path / "run.tonnage"
-    result = run(PYTHON, PROGRAMS / "no_room_for_cublas.py", gpu="rtx3060", options=("--record", record))
+    result = run(
+        PYTHON, PROGRAMS / "no_room_for_cublas.py", gpu="rtx3060", options=("--record", record)
+    )
     headline = result.report["headline"]
     assert json.loads(tonnage("report", "--json", record).out)["headline"] == headline
     explained = json.loads(tonnage("explain", "--json", record).out)["explanations"][0]
@@ -232,15 +266,31 @@ for step in range(10**9):
 KINDS = {  # name: (command, verdict, the headline begins with)
     "fits": ([HOLD, 1, 0], "fits", "Fits: peak "),
     "does not fit": ([HOLD, 20, 0], "does_not_fit", "Does not fit on "),
-    "does not fit, with its need": ([PYTHON, PROGRAMS / "needs_more.py", "--batch-size", 6000], "does_not_fit", "Does not fit on "),
+    "does not fit, with its need": (
+        [PYTHON, PROGRAMS / "needs_more.py", "--batch-size", 6000],
+        "does_not_fit",
+        "Does not fit on ",
+    ),
     "got over": (["sh", "-c", f"{HOLD} 20 0; {HOLD} 1 0"], "fits", "Fits: peak "),
     "failed": (["sh", "-c", f"{HOLD} 1 0; exit 7"], "failed", "The command failed (exit code 7)"),
-    "failed by the host": ([BUILD / "tests/processes/host_memory", 1 << 20], "failed", "The command failed (exit code 2)"),
+    "failed by the host": (
+        [BUILD / "tests/processes/host_memory", 1 << 20],
+        "failed",
+        "The command failed (exit code 2)",
+    ),
     "cut": ([HOLD, 1, 0, 9], "cut", "No verdict: the command was killed"),
-    "lost": (["sh", "-c", f"{HOLD} 1 0; ulimit -f 0; {HOLD} 8 0"], "cut", "No verdict: a part of the record is missing"),
+    "lost": (
+        ["sh", "-c", f"{HOLD} 1 0; ulimit -f 0; {HOLD} 8 0"],
+        "cut",
+        "No verdict: a part of the record is missing",
+    ),
     "stopped": ([PYTHON, "-c", LOOP], "fits", "Fits so far: "),
     "no GPU used": (["true"], "nothing_used", "No GPU memory was used: no program"),
-    "driver only": ([BUILD / "tests/processes/device_uuids"], "nothing_used", "No GPU memory was used: the CUDA driver"),
+    "driver only": (
+        [BUILD / "tests/processes/device_uuids"],
+        "nothing_used",
+        "No GPU memory was used: the CUDA driver",
+    ),
 }
 
 
@@ -248,7 +298,12 @@ KINDS = {  # name: (command, verdict, the headline begins with)
 def test_all_ways_say_the_same(run, tonnage, tmp_path, kind):
     command, verdict, begins = KINDS[kind]
     record, page = tmp_path / "r.tonnage", tmp_path / "r.html"
-    first = run(*command, gpu="rtx3060", options=("--record", record, "--html", page), true_need="need" in kind).report
+    first = run(
+        *command,
+        gpu="rtx3060",
+        options=("--record", record, "--html", page),
+        true_need="need" in kind,
+    ).report
     assert first["verdict"] == verdict, first["headline"]
     assert first["headline"].startswith(begins), first["headline"]
     assert (first["need"] is not None) == ("need" in kind)
@@ -261,8 +316,9 @@ def test_all_ways_say_the_same(run, tonnage, tmp_path, kind):
     for other in (reported, explained, shown["report"]):
         for key in ("verdict", "headline", "need", "cut", "host_refusals", "end"):
             assert other[key] == first[key], key
-        assert [(d["verdict"], d["verdict_text"]) for d in other["devices"]] == \
-            [(d["verdict"], d["verdict_text"]) for d in first["devices"]]
+        assert [(d["verdict"], d["verdict_text"]) for d in other["devices"]] == [
+            (d["verdict"], d["verdict_text"]) for d in first["devices"]
+        ]
     for text in (tonnage("report", record).out, tonnage("explain", "--brief", record).out):
         assert first["headline"] in " ".join(text.split()).replace("\u00a0", " "), text
     passed = tonnage("check", record, "--max-peak", "100GiB").code == 0
@@ -274,8 +330,17 @@ def test_all_ways_say_the_same(run, tonnage, tmp_path, kind):
 
 def test_true_need(run, tmp_path):
     out = tmp_path / "steps.txt"
-    result = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64", "--out", out,
-                 gpu="rtx3060", options=("--memory", "620MiB"), true_need=True)
+    result = run(
+        PYTHON,
+        PROGRAMS / "needs_more.py",
+        "--batch-size",
+        "64",
+        "--out",
+        out,
+        gpu="rtx3060",
+        options=("--memory", "620MiB"),
+        true_need=True,
+    )
     assert result.report["verdict"] == "does_not_fit"
     need = result.report["need"]
     assert need["repeats"]
@@ -290,8 +355,15 @@ def test_true_need(run, tmp_path):
 def test_the_smaller_batch_that_is_advised_is_enough(run, tonnage, tmp_path):
     record = tmp_path / "r.tonnage"
     card = {"gpu": "rtx3060", "options": ("--memory", "620MiB")}
-    result = run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "64", true_need=True, gpu="rtx3060",
-                 options=("--memory", "620MiB", "--record", record))
+    result = run(
+        PYTHON,
+        PROGRAMS / "needs_more.py",
+        "--batch-size",
+        "64",
+        true_need=True,
+        gpu="rtx3060",
+        options=("--memory", "620MiB", "--record", record),
+    )
     smaller = next(r for r in result.report["need"]["remedies"] if r["enough"])
     assert smaller["was_run"]
     batch = smaller["batch"]
@@ -302,7 +374,9 @@ def test_the_smaller_batch_that_is_advised_is_enough(run, tonnage, tmp_path):
     assert "it ran" in result.report["main_finding"]
     explained = json.loads(tonnage("explain", "--json", record).out)["explanations"][0]
     advice = [entry["text"] for finding in explained["findings"] for entry in finding["advice"]]
-    assert any(f"(a batch of {batch} instead of 64 is enough: it ran" in text for text in advice), advice
+    assert any(
+        f"(a batch of {batch} instead of 64 is enough: it ran" in text for text in advice
+    ), advice
 
 
 LAYERS = """
@@ -333,7 +407,11 @@ for step in range(6):
 """
 
 
-@pytest.mark.parametrize("code, batch, memory", [(LAYERS, 64, "620MiB"), (BUFFERS, 256, "900MiB")], ids=["layers", "buffers"])
+@pytest.mark.parametrize(
+    "code, batch, memory",
+    [(LAYERS, 64, "620MiB"), (BUFFERS, 256, "900MiB")],
+    ids=["layers", "buffers"],
+)
 def test_what_is_counted_is_enough_where_the_batch_cannot_be_set(python, code, batch, memory):
     """The batch is in the script: nothing can be run with another one."""
     card = {"gpu": "rtx3060", "options": ("--memory", memory)}
@@ -353,9 +431,18 @@ def test_no_true_need(run):
 
 
 def test_input_that_was_read_is_not_read_twice(tmp_path):
-    (tmp_path / "read.py").write_text("import sys, torch; torch.empty(int(sys.stdin.read()), dtype=torch.uint8, device='cuda')")
-    done = subprocess.run([str(TONNAGE), "run", "--gpu", "rtx3060", "--", str(PYTHON), "read.py"], cwd=tmp_path, text=True,
-                          input=str(1 << 40), capture_output=True, env=clean_environment(), timeout=300)
+    (tmp_path / "read.py").write_text(
+        "import sys, torch; torch.empty(int(sys.stdin.read()), dtype=torch.uint8, device='cuda')"
+    )
+    done = subprocess.run(
+        [str(TONNAGE), "run", "--gpu", "rtx3060", "--", str(PYTHON), "read.py"],
+        cwd=tmp_path,
+        text=True,
+        input=str(1 << 40),
+        capture_output=True,
+        env=clean_environment(),
+        timeout=300,
+    )
     assert "may have read its standard input" in " ".join(done.stderr.split())
 
 
@@ -366,10 +453,16 @@ def test_check(run, tonnage, tmp_path):
     good, failed, full = (tmp_path / name for name in ("good", "failed", "full"))
     run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "4", options=("--record", good))
     run(PYTHON, PROGRAMS / "fails_for_its_own_reason.py", options=("--record", failed))
-    run(PYTHON, PROGRAMS / "needs_more.py", gpu="rtx3060", options=("--record", full, "--memory", "500MiB"))
+    run(
+        PYTHON,
+        PROGRAMS / "needs_more.py",
+        gpu="rtx3060",
+        options=("--record", full, "--memory", "500MiB"),
+    )
 
     def check(*arguments):
         return tonnage("check", *arguments)
+
     assert check(good, "--max-peak", "10GiB").code == 0
     assert check(good, "--max-peak", "10MiB").code == 3
     assert check(good, "--baseline", good).code == 0
@@ -391,7 +484,12 @@ def test_check(run, tonnage, tmp_path):
 def test_diff_says_which_side_was_cut(run, tonnage, tmp_path):
     small, full = tmp_path / "small", tmp_path / "full"
     run(PYTHON, PROGRAMS / "needs_more.py", "--batch-size", "4", options=("--record", small))
-    run(PYTHON, PROGRAMS / "needs_more.py", gpu="rtx3060", options=("--record", full, "--memory", "500MiB"))
+    run(
+        PYTHON,
+        PROGRAMS / "needs_more.py",
+        gpu="rtx3060",
+        options=("--record", full, "--memory", "500MiB"),
+    )
     text = tonnage("diff", small, full).out
     assert f"! {full}: Does not fit" in " ".join(text.split())
     assert f"! {small}" not in text

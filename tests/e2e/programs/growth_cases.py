@@ -1,6 +1,7 @@
 """Small trainings, each with one habit that fills memory: growth_cases.py NAME.
 
 The lines that a report should name end with "# NAME"."""
+
 import sys
 
 import torch
@@ -41,6 +42,7 @@ def losses_in_a_list():
         kept.append(loss * 2)  # a second graph hangs on it
         kept.append(net(batch()).mean())  # losses_in_a_list
         step_of(net, optimizer, loss)
+
     train(each)
 
 
@@ -52,6 +54,7 @@ def running_total():
         penalty = net(batch()).abs().mean()  # running_total
         total = total + penalty
         step_of(net, optimizer, net(batch()).square().mean())
+
     train(each)
 
 
@@ -66,6 +69,7 @@ def hidden_state_not_detached():
         optimizer.zero_grad()
         loss.backward(retain_graph=True)
         optimizer.step()
+
     train(each, cell, torch.optim.SGD([*head.parameters()], 0.1))
 
 
@@ -75,6 +79,7 @@ def evaluation_with_gradients():
 
     def each(net, optimizer, step):
         step_of(net, optimizer, net(batch()).square().mean())
+
     train(each, net)
     net.eval()
     for _ in range(STEPS):
@@ -89,6 +94,7 @@ def features_in_a_dict():
         features = net[:4](x)
         cache[step] = features.detach().clone()  # features_in_a_dict
         step_of(net, optimizer, net[4:](features).square().mean())
+
     train(each)
 
 
@@ -108,6 +114,7 @@ def snapshots_of_the_weights():
         weights = net.state_dict()
         copies = {k: w.clone() for k, w in weights.items()}  # snapshots_of_the_weights
         history.append(copies)
+
     train(each)
 
 
@@ -118,6 +125,7 @@ def metrics_as_tensors():
         output = net(batch())  # metrics_as_tensors
         bar.setdefault("output", []).append(output.detach())
         step_of(net, optimizer, output.square().mean())
+
     train(each)
 
 
@@ -138,8 +146,9 @@ def gradients_with_a_graph():
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(STEPS):
         loss = net(batch()).square().mean()
-        gradients = torch.autograd.grad(loss, list(net.parameters()),
-            create_graph=True)  # gradients_with_a_graph
+        gradients = torch.autograd.grad(
+            loss, list(net.parameters()), create_graph=True
+        )  # gradients_with_a_graph
         norms.append(sum(g.square().sum() for g in gradients))
         step_of(net, optimizer, net(batch()).square().mean())
 
@@ -147,16 +156,21 @@ def gradients_with_a_graph():
 def healthy():
     def each(net, optimizer, step):
         step_of(net, optimizer, net(batch()).square().mean())
+
     train(each)
 
 
 # --- These run out of memory: what fills it has a name. ---
 
+
 class GatedByHand(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.up, self.gate, self.down = nn.Linear(width, 4 * width), nn.Linear(width,
-            4 * width), nn.Linear(4 * width, width)
+        self.up, self.gate, self.down = (
+            nn.Linear(width, 4 * width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
 
     def forward(self, x):
         gate = self.gate(x)
@@ -170,7 +184,9 @@ class GeluByHand(nn.Module):
 
     def forward(self, x):
         h = self.up(x)
-        h = 0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * torch.pow(h, 3.0))))  # gelu_by_hand
+        h = (
+            0.5 * h * (1 + torch.tanh(0.7978845608 * (h + 0.044715 * torch.pow(h, 3.0))))
+        )  # gelu_by_hand
         return x + self.down(h)
 
 
@@ -206,6 +222,7 @@ def head_of_a_language_model():
 
         def forward(self, ids):
             return self.lm_head(self.embed(ids))
+
     net = Model().cuda()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     ids = torch.randint(0, 64000, (2048,), device="cuda")
@@ -225,8 +242,9 @@ def frozen_weights_in_32_bits():
     optimizer = torch.optim.SGD(low.parameters(), 0.1)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         for _ in range(2):
-            step_of(low, optimizer, net(low(batch(4096,
-                2048))).square().mean())  # frozen_weights_in_32_bits
+            step_of(
+                low, optimizer, net(low(batch(4096, 2048))).square().mean()
+            )  # frozen_weights_in_32_bits
 
 
 globals()[sys.argv[1]]()
