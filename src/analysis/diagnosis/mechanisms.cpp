@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <map>
 #include <optional>
 #include <set>
@@ -77,10 +76,9 @@ bool is_elementwise(const std::string& op) {
   return false;
 }
 
-// Activation functions that are written as formulas: several tensors of one shape (autocast casts
-// some of them, so the sizes differ by a power of two), made one after the other by the same
-// function for the same module, element by element by different operators. What PyTorch itself
-// calls is fused.
+// Activation functions that are written as formulas: several tensors of one shape, made one after
+// the other by the same function for the same module, element by element by different operators.
+// What PyTorch itself calls is fused.
 class Formulas {
  public:
   explicit Formulas(const Timeline& timeline) : timeline_(timeline), record_(timeline.record()) {}
@@ -88,8 +86,7 @@ class Formulas {
   void look(const Allocation& a) {
     const abi::MemoryEvent& event = record_.events[a.alloc_event];
     if (a.category != Category::kActivation || event.op == abi::kNoId ||
-        a.stack >= record_.stacks.size() || record_.stacks[a.stack].empty() ||
-        a.requested_bytes == 0)
+        a.stack >= record_.stacks.size() || record_.stacks[a.stack].empty())
       return;
     const std::string& op = record_.string(event.op);
     const bool is_cast = op == "aten::_to_copy";
@@ -97,26 +94,24 @@ class Formulas {
     const abi::Frame& innermost = record_.stacks[a.stack].front();
     if (owner_of(record_.string(innermost.file)) == FileOwner::kTorch) return;
     Formula& formula = formulas_[{innermost.file, innermost.function, event.module,
-                                  a.requested_bytes >> std::countr_zero(a.requested_bytes),
-                                  timeline_.stacks()[a.stack].user_frame}];
+                                  a.requested_bytes, timeline_.stacks()[a.stack].user_frame}];
     formula.bytes += a.requested_bytes;
     ++formula.tensors;
-    if (!is_cast) formula.ops.insert(event.op);
-    formula.smallest_bytes = std::min(formula.smallest_bytes, a.requested_bytes);
-    formula.largest_bytes = std::max(formula.largest_bytes, a.requested_bytes);
+    if (is_cast)
+      formula.has_casts = true;
+    else
+      formula.ops.insert(event.op);
     formula.site = timeline_.stacks().site(event);
   }
 
-  MechanismBytes sum() const {
+  MechanismBytes sum() {
+    join_casts();
     constexpr uint64_t kLeast = 3, kMost = 12;  // more of them are a loop over time
-    constexpr uint64_t kWidest = 2;             // float32 beside bfloat16
     MechanismBytes out;
     out.mechanism = Mechanism::kUnfusedActivation;
     uint64_t largest = 0;
     for (const auto& [key, formula] : formulas_) {
-      if (formula.tensors < kLeast || formula.tensors > kMost || formula.ops.size() < 2 ||
-          formula.largest_bytes > kWidest * formula.smallest_bytes)
-        continue;
+      if (formula.tensors < kLeast || formula.tensors > kMost || formula.ops.size() < 2) continue;
       out.bytes += formula.bytes;
       out.count += formula.tensors;
       ++out.groups;
@@ -130,13 +125,30 @@ class Formulas {
  private:
   struct Formula {
     uint64_t bytes = 0, tensors = 0;
-    uint64_t smallest_bytes = UINT64_MAX, largest_bytes = 0;
+    bool has_casts = false;
     std::set<uint32_t> ops;
     Site site;
   };
+  // File, function, module, bytes of a tensor, the user's frame.
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, int>;
+
+  // Under autocast a part of one formula is in float32, the rest in a type of half the size.
+  void join_casts() {
+    for (auto& [key, formula] : formulas_) {
+      Key half = key;
+      std::get<3>(half) /= 2;
+      const auto other = formulas_.find(half);
+      if (other == formulas_.end() || !(formula.has_casts || other->second.has_casts)) continue;
+      formula.bytes += other->second.bytes;
+      formula.tensors += other->second.tensors;
+      formula.ops.merge(other->second.ops);
+      other->second = {};
+    }
+  }
+
   const Timeline& timeline_;
   const record::Record& record_;
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t, uint64_t, int>, Formula> formulas_;
+  std::map<Key, Formula> formulas_;
 };
 
 }  // namespace
