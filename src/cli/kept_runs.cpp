@@ -67,9 +67,12 @@ void visit_folder(int folder, Visit&& visit) {
     return;
   }
   while (const dirent* entry = ::readdir(entries)) {
+    // Opened for its name only, and not through a link. fstatat would need glibc 2.33.
+    const int file = ::openat(folder, entry->d_name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0) continue;
     struct stat is {};
-    if (::fstatat(folder, entry->d_name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode))
-      visit(std::string(entry->d_name), is);
+    if (::fstat(file, &is) == 0 && S_ISREG(is.st_mode)) visit(std::string(entry->d_name), is);
+    ::close(file);
   }
   ::closedir(entries);
 }
