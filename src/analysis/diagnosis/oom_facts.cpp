@@ -82,7 +82,9 @@ void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFact
     failure.limit_is_cap = true;
     failure.limit_is_estimate = true;
   } else if (failure.free_bytes) {
-    failure.limit_bytes = reserved + *failure.free_bytes;
+    // An allocator that tells of no segments (cudaMallocAsync) holds them in the driver's pools.
+    const uint64_t held = reserved > 0 ? reserved : facts.device_other_bytes.value_or(0);
+    failure.limit_bytes = held + *failure.free_bytes;
   }
   facts.limit_bytes = failure.limit_bytes.value_or(0);
 }
