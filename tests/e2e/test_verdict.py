@@ -126,6 +126,9 @@ def test_the_asynchronous_allocator_counts_for_itself(run, tonnage, tmp_path):
     assert not [m for m in result.report["messages"] if m["level"] == "warning"]
     text = tonnage("report", record).out
     assert "PyTorch itself counted" in text and "! " not in text
+    (explained,) = json.loads(tonnage("explain", "--json", record).out)["explanations"]
+    causes = [finding["cause"] for finding in explained["findings"]]
+    assert causes == ["capacity"], "neither one large tensor nor another allocator's memory"
 
 
 def test_a_refusal_after_which_the_command_went_on(run):

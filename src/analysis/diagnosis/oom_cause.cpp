@@ -24,7 +24,9 @@ constexpr size_t kShownMoves = 64, kShownLines = 3;
 OomDiagnosis::OomDiagnosis(const OomFacts& facts, const Timeline& timeline)
     : f_(facts), timeline_(timeline) {
   request_ = f_.failure.request_bytes;
-  held_ = std::max<uint64_t>(f_.held_bytes, 1);
+  // Without events of tensors (cudaMallocAsync) there is the sum only.
+  held_ = std::max<uint64_t>(
+      f_.held_bytes > 0 ? f_.held_bytes : f_.failure.allocated_bytes.value_or(0), 1);
   limit_ = f_.limit_bytes ? f_.limit_bytes : f_.failure.reserved_bytes.value_or(held_);
   activations_ =
       f_.of(Category::kActivation) + f_.of(Category::kTemporary) + f_.of(Category::kInput);

@@ -50,6 +50,21 @@ void read_others(const Timeline& timeline, const ExplainOptions& options, OomFac
     facts.unaccounted_bytes = *facts.failure.capacity_bytes - known;
 }
 
+// PyTorch's asynchronous allocator (cudaMallocAsync) tells of no segments: its memory is that of
+// the driver's pools. PyTorch's own counts show that it is PyTorch's.
+void read_asynchronous_allocator(const Timeline& timeline, OomFacts& facts) {
+  Failure& failure = facts.failure;
+  if (failure.reserved_bytes.value_or(0) > 0 || !facts.device_other_bytes) return;
+  const bool counted = std::ranges::any_of(timeline.counters(), [&](const CounterSample& sample) {
+    return sample.process == facts.process && sample.device == failure.device &&
+           sample.theirs > 0 && sample.ours == UINT64_MAX &&
+           timeline.record().string(sample.name) == "reserved_bytes.all.peak";
+  });
+  if (!counted) return;
+  failure.reserved_bytes = failure.allocated_bytes = facts.device_other_bytes;
+  facts.device_other_bytes = 0;
+}
+
 void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFacts& facts) {
   Failure& failure = facts.failure;
   const Record& record = timeline.record();
@@ -82,9 +97,7 @@ void read_limit(const Timeline& timeline, const ExplainOptions& options, OomFact
     failure.limit_is_cap = true;
     failure.limit_is_estimate = true;
   } else if (failure.free_bytes) {
-    // An allocator that tells of no segments (cudaMallocAsync) holds them in the driver's pools.
-    const uint64_t held = reserved > 0 ? reserved : facts.device_other_bytes.value_or(0);
-    failure.limit_bytes = held + *failure.free_bytes;
+    failure.limit_bytes = reserved + *failure.free_bytes;
   }
   facts.limit_bytes = failure.limit_bytes.value_or(0);
 }
@@ -154,6 +167,7 @@ OomFacts collect_oom_facts(const Timeline& timeline, uint32_t index,
   }
   facts.phase = failure.moment.phase;
   facts.site = failure.moment.site;
+  read_asynchronous_allocator(timeline, facts);
   read_limit(timeline, options, facts);
   read_others(timeline, options, facts);
   compare_with_earlier_steps(timeline, facts);
