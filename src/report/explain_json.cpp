@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/json.h"
+#include "report/json_parts.h"
 #include "report/need_text.h"
 #include "report/words/words.h"
 
@@ -11,27 +12,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using namespace analysis;
+using parts::optional;
+using parts::text;
 
-template <class T>
-Json optional(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-Json text(const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); }
-
-Json to_value(const Place& place) {
-  if (!place.known()) return nullptr;
-  return {{"file", place.file},
-          {"line", place.line > 0 ? Json(place.line) : Json(nullptr)},
-          {"function", text(place.function)}};
-}
-
+// Of a finding or a block: null where nothing is known of it.
 Json to_value(const Site& site) {
-  if (!site.line.known() && !site.user_line.known() && site.op.empty()) return nullptr;
-  return {{"line", to_value(site.line)},
-          {"user_line", to_value(site.user_line)},
-          {"op", text(site.op)},
-          {"module", text(site.module)}};
+  const bool known = site.line.known() || site.user_line.known() || !site.op.empty();
+  return known ? parts::to_value(site) : Json(nullptr);
 }
 
 Json to_value(const std::optional<sources::LogSize>& size) {

@@ -6,6 +6,7 @@
 #include "report/html.h"
 #include "report/html_device.h"
 #include "report/json.h"
+#include "report/json_parts.h"
 #include "report/main_finding.h"
 #include "report/need_text.h"
 #include "report/text.h"
@@ -16,11 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using namespace analysis;
-
-template <class T>
-Json optional(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
+using parts::optional;
 
 Json to_value(const Finding& finding, const Explanation& explanation) {
   const FindingWords words = words_of(finding, explanation);

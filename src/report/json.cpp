@@ -4,6 +4,7 @@
 
 #include "analysis/timeline/failures.h"
 #include "report/headline.h"
+#include "report/json_parts.h"
 #include "report/need_text.h"
 #include "report/text.h"
 
@@ -12,27 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using namespace analysis;
-
-template <class T>
-Json optional(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-Json text(const std::string& value) { return value.empty() ? Json(nullptr) : Json(value); }
-
-Json to_value(const Place& place) {
-  if (!place.known()) return nullptr;
-  return {{"file", place.file},
-          {"line", place.line > 0 ? Json(place.line) : Json(nullptr)},
-          {"function", text(place.function)}};
-}
-
-Json to_value(const Site& site) {
-  return {{"line", to_value(site.line)},
-          {"user_line", to_value(site.user_line)},
-          {"op", text(site.op)},
-          {"module", text(site.module)}};
-}
+using parts::optional;
+using parts::text;
+using parts::to_value;
 
 Json to_value(const Moment& moment) {
   return {{"event", moment.event},

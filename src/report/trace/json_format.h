@@ -2,13 +2,13 @@
 // Viewers load the whole file, so it has limits.
 #pragma once
 
-#include "report/sink.h"
-#include "report/trace/format.h"
-
 #include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "report/sink.h"
+#include "report/trace/format.h"
 
 namespace tonnage::report::trace {
 
