@@ -1,25 +1,15 @@
 // What executable graphs take of the card: every sequence that tools/device/graphs.cpp recorded on
 // an H200, line by line.
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "driver/driver_library.h"
+#include "gpu/recorded_graphs.h"
 
 namespace tonnage::driver::test {
 namespace {
 
 constexpr uint64_t kAllocationGranularity = 2 << 20;
-
-// The lines of tests/data/graphs/h200.txt without its comments.
-std::vector<std::string> recorded() {
-  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/graphs/h200.txt");
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);)
-    if (!line.empty() && line[0] != '#') lines.push_back(line);
-  return lines;
-}
 
 class RealGraphs : public DriverTest, public testing::WithParamInterface<size_t> {
  protected:
@@ -54,14 +44,9 @@ class RealGraphs : public DriverTest, public testing::WithParamInterface<size_t>
 };
 
 TEST_P(RealGraphs, TakeMemoryAtTheSameOnes) {
-  std::istringstream line(recorded().at(GetParam()));
-  std::string kind, kept, shape, event;
-  size_t nodes = 0, parameter_bytes = 0, graphs = 0, streams = 0;
-  char colon = 0;
-  ASSERT_TRUE(line >> kind >> nodes >> parameter_bytes >> graphs >> kept >> shape >> streams >>
-              colon);
-  std::vector<std::string> expected, seen;
-  while (line >> event) expected.push_back(event);
+  const auto [kind, kept, shape, nodes, parameter_bytes, graphs, streams, expected] =
+      testing_data::read_recorded_graphs().at(GetParam());
+  std::vector<std::string> seen;
 
   const std::string source =
       ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k(.param .align 8 .b8 p[" +
@@ -101,7 +86,8 @@ TEST_P(RealGraphs, TakeMemoryAtTheSameOnes) {
   }
   EXPECT_EQ(expected, seen);
 }
-INSTANTIATE_TEST_SUITE_P(H200, RealGraphs, testing::Range(size_t{0}, recorded().size()));
+INSTANTIATE_TEST_SUITE_P(H200, RealGraphs,
+                         testing::Range(size_t{0}, testing_data::read_recorded_graphs().size()));
 
 // A destroyed stream's place becomes that of branches, as in a program that makes all of PyTorch's
 // streams and then a graph.

@@ -4,12 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "gpu/fakes.h"
+#include "gpu/recorded_graphs.h"
 
 namespace tonnage::gpu {
 namespace {
@@ -20,14 +19,6 @@ struct TestFootprint {
   Footprint footprint{&card, &addresses.space, 132 * 2048};
   TestFootprint() { footprint.prepare_context(); }
 };
-
-std::vector<std::string> read_recorded() {
-  std::ifstream file(std::string(TONNAGE_SOURCE_DIR) + "/tests/data/graphs/h200.txt");
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);)
-    if (!line.empty() && line[0] != '#') lines.push_back(line);
-  return lines;
-}
 
 GraphFootprint make_footprint(const std::string& kind, uint64_t nodes, size_t parameter_bytes,
                               bool chain) {
@@ -41,14 +32,9 @@ GraphFootprint make_footprint(const std::string& kind, uint64_t nodes, size_t pa
 class RecordedGraphs : public testing::TestWithParam<size_t> {};
 
 TEST_P(RecordedGraphs, TakeMemoryAtTheSameOnes) {
-  std::istringstream line(read_recorded().at(GetParam()));
-  std::string kind, kept, shape, event;
-  size_t nodes = 0, parameter_bytes = 0, graphs = 0, streams = 0;
-  char colon = 0;
-  ASSERT_TRUE(line >> kind >> nodes >> parameter_bytes >> graphs >> kept >> shape >> streams >>
-              colon);
-  std::vector<std::string> expected, seen;
-  while (line >> event) expected.push_back(event);
+  const auto [kind, kept, shape, nodes, parameter_bytes, graphs, streams, expected] =
+      testing_data::read_recorded_graphs().at(GetParam());
+  std::vector<std::string> seen;
   TestFootprint test;
   for (size_t i = 0; i < streams; i++) test.footprint.charge_stream();
   for (size_t g = 0; g < graphs; g++) {
@@ -61,7 +47,8 @@ TEST_P(RecordedGraphs, TakeMemoryAtTheSameOnes) {
   }
   EXPECT_EQ(expected, seen);
 }
-INSTANTIATE_TEST_SUITE_P(H200, RecordedGraphs, testing::Range(size_t{0}, read_recorded().size()));
+INSTANTIATE_TEST_SUITE_P(H200, RecordedGraphs,
+                         testing::Range(size_t{0}, testing_data::read_recorded_graphs().size()));
 
 TEST(Footprint, LocalMemoryIsOfTheKernelThatNeedsMore) {
   TestFootprint test;
