@@ -44,7 +44,8 @@ Result<void> deliver(const std::string& text, const Output& output) {
   if (!output.file.empty()) return write_file(output.file, text, output.force);
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (std::fflush(stdout) != 0)
-    return Error{ErrorCode::kIo, "writing the answer failed", "standard output", ""};
+    return Error{ErrorCode::kIo, "writing the answer failed", "standard output",
+                 "The disk is full, or the reader is gone. --output FILE writes to a file."};
   return {};
 }
 

@@ -93,7 +93,9 @@ Result<ExplainInput> open_explain_input(const std::string& path) {
     if (!record) return record.error();
     return ExplainInput(std::make_shared<const record::Record>(std::move(*record)));
   }
-  if (first->empty()) return Error{ErrorCode::kCorrupt, "the file is empty", path, ""};
+  if (first->empty())
+    return Error{ErrorCode::kCorrupt, "the file is empty", path,
+                 "The program ended before it was written. Write the file again."};
   if (!is_text(*first))
     return Error{ErrorCode::kUnsupported,
                  "this is neither a PyTorch memory snapshot nor a Tonnage record nor a log", path,

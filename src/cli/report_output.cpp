@@ -64,7 +64,8 @@ Result<void> deliver_report(const analysis::Explanation& explanation, const Repo
   std::fflush(stdout);
   FILE* const to = output.json || fd == STDOUT_FILENO ? stdout : stderr;
   if (std::fwrite(text.data(), 1, text.size(), to) != text.size() || std::fflush(to) != 0)
-    return Error{ErrorCode::kIo, "writing the report failed", "", ""};
+    return Error{ErrorCode::kIo, "writing the report failed", "standard output",
+                 "The disk is full, or the reader is gone. --output FILE writes to a file."};
   return {};
 }
 

@@ -313,7 +313,8 @@ Result<Value> Machine::run() {
     refill();
     if (next_ == end_) {
       truncated_ = true;
-      return Error{ErrorCode::kCorrupt, "the file is empty", input_.name(), ""};
+      return Error{ErrorCode::kCorrupt, "the file is empty", input_.name(),
+                   "The program ended before it was written. Write the snapshot again."};
     }
     execute();
     if (top_ != 1 || !marks_.empty()) {
